@@ -198,6 +198,14 @@ pub enum HubError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The beginnings of a model's files do not say what the model is.
+    #[error("{file} on the server: {reason}; download the model instead")]
+    NoHeader {
+        /// The file, or the repository.
+        file: String,
+        /// Why its header cannot be read.
+        reason: String,
+    },
     /// The model is not on this machine.
     #[error("{name} is not on this machine; download it with `trine pull {name}`, or choose from: {}", listed(.local))]
     NotLocal {

@@ -12,6 +12,7 @@ use crate::name::{ModelName, has_extension};
 use crate::progress::Progress;
 use crate::pull::wanted;
 use crate::select::{self, Pick};
+use trine_foreign::cut_name;
 
 /// The most files of a model whose headers are read.
 const FILES_MAX: usize = 128;
@@ -38,17 +39,17 @@ pub struct Header {
 }
 
 impl Hub {
-    /// Reads the headers of a model on the server into files in `folder`. `None` if the server does
-    /// not give them, or the model has more files than have a place.
+    /// Reads the headers of a model on the server into files in `folder`.
     ///
     /// # Errors
-    /// As [`Hub::remote_bytes`], and if a file cannot be written.
+    /// As [`Hub::remote_bytes`], if the server does not give the headers, and if a file cannot be
+    /// written.
     pub fn header(
         &self,
         name: &ModelName,
         folder: &Path,
         progress: &mut dyn Progress,
-    ) -> Result<Option<Header>, HubError> {
+    ) -> Result<Header, HubError> {
         let remote = match api::repository(&self.client, name, progress) {
             Err(HubError::Connection { reason, .. }) => return Err(self.offline(reason)),
             other => other?,
@@ -57,23 +58,23 @@ impl Hub {
         let files = wanted(&remote, &pick);
         self.judge(name, &remote, &files)?;
         if files.len() > FILES_MAX {
-            return Ok(None);
+            let reason = format!("{} files, more than {FILES_MAX}", files.len());
+            return Err(HubError::NoHeader { file: name.repository(), reason });
         }
-        let path = match &pick {
-            Pick::Gguf(_) => pick.own_files().first().map(|first| folder.join(first)),
-            Pick::Folder(_) => Some(folder.to_owned()),
+        let path = match (&pick, pick.own_files().first()) {
+            (Pick::Gguf(_), Some(first)) => folder.join(first),
+            _ => folder.to_owned(),
         };
-        let Some(path) = path else { return Ok(None) };
         let mut header = Header { path, files: Vec::new(), read: 0, bytes: 0 };
         for file in files {
             if progress.cancelled() {
                 return Err(HubError::Cancelled);
             }
-            let Some(bytes) = file.size else { return Ok(None) };
-            let most = most_of_next(bytes, header.read);
-            let Some(beginning) = self.header_of(name, &remote, file, bytes, most, progress) else {
-                return if progress.cancelled() { Err(HubError::Cancelled) } else { Ok(None) };
+            let Some(bytes) = file.size else {
+                return Err(no_header(file, "the server does not tell its length"));
             };
+            let most = most_of_next(bytes, header.read);
+            let beginning = self.header_of(name, &remote, file, bytes, most, progress)?;
             let path = folder.join(&file.name);
             write(&path, &beginning, bytes)
                 .map_err(|error| HubError::file("write", &path, error))?;
@@ -82,11 +83,11 @@ impl Hub {
             let sha256 = file.sha256.clone();
             header.files.push(ModelFile { name: file.name.clone(), path, bytes, sha256 });
         }
-        Ok(Some(header))
+        Ok(header)
     }
 
-    /// Returns the beginning of a file with its header, or the whole file if it has none; `None` if
-    /// that is more than `most` bytes.
+    /// Returns the beginning of a file with its header, or the whole file if it has none; an error
+    /// if that is more than `most` bytes.
     fn header_of(
         &self,
         name: &ModelName,
@@ -95,12 +96,17 @@ impl Hub {
         bytes: u64,
         most: u64,
         progress: &dyn Progress,
-    ) -> Option<Vec<u8>> {
+    ) -> Result<Vec<u8>, HubError> {
         let has_header = [".gguf", ".safetensors"].iter().any(|end| has_extension(&file.name, end));
         if (!has_header && bytes > most) || (most == 0 && bytes > 0) {
-            return None;
+            return Err(no_header(file, "it is too long to be read for its header"));
         }
-        let mut body = self.body_of_beginning(name, remote, file, most)?.take(most);
+        let body = match self.body_of_beginning(name, remote, file, most) {
+            // There is no download that could continue.
+            Err(HubError::Connection { reason, .. }) => return Err(no_header(file, &reason)),
+            other => other?,
+        };
+        let mut body = body.take(most);
         let (mut beginning, mut look) = (Vec::new(), FIRST_LOOK);
         let mut piece = vec![0; 64 << 10];
         loop {
@@ -108,28 +114,35 @@ impl Hub {
                 Ok(0) => break,
                 Ok(count) => count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(_) => return None,
+                Err(error) => return Err(no_header(file, &format!("reading it failed: {error}"))),
             };
             if progress.cancelled() {
-                return None;
+                return Err(HubError::Cancelled);
             }
             beginning.extend_from_slice(&piece[..count]);
             if has_header && beginning.len() >= look {
                 let holds = self.client.config().holds_header;
                 if holds.is_some_and(|holds| holds(&file.name, &beginning)) {
-                    return Some(beginning);
+                    return Ok(beginning);
                 }
                 look = look.saturating_mul(2);
             }
         }
         // A server that ends early has not given what there is.
-        (beginning.len() as u64 == most).then_some(beginning)
+        match beginning.len() as u64 == most {
+            true => Ok(beginning),
+            false => Err(no_header(file, "the server ended its answer too early")),
+        }
     }
 }
 
 /// Returns the most that is read of a file of `bytes` bytes after so many of the files before it.
 fn most_of_next(bytes: u64, read: u64) -> u64 {
     bytes.min(HEADER_BYTES).min(HEADERS_BYTES.saturating_sub(read))
+}
+
+fn no_header(file: &RemoteFile, reason: &str) -> HubError {
+    HubError::NoHeader { file: cut_name(&file.name, 300), reason: reason.to_owned() }
 }
 
 /// Writes a file of `bytes` bytes of which only the beginning is there.

@@ -8,11 +8,12 @@ use crate::config::HubConfig;
 use crate::error::HubError;
 use crate::http::Client;
 use crate::inventory::{Inventory, Shelves};
-use crate::local::{EntryState, LocalModel, RemovedModel, StoreEntry};
+use crate::local::{EntryState, LocalModel, Origin, RemovedModel, StoreEntry};
 use crate::manifest::Manifest;
 use crate::name::{ModelName, Selection};
 use crate::neighbours;
 use crate::shelf::Shelf;
+use crate::short;
 use crate::store::Store;
 
 /// A client of one Hugging Face server together with the local models.
@@ -43,7 +44,12 @@ impl Hub {
     /// # Errors
     /// [`HubError::Ambiguous`] if several local models match.
     pub fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
-        Shelves::new(self.shelves_of(name)).resolve(name)
+        let model = Shelves::new(self.shelves_of(name)).resolve(name)?;
+        match model {
+            // How it is called depends on all others.
+            Some(model) if model.origin.is_neighbour() => self.inventory().resolve(name),
+            model => Ok(model),
+        }
     }
 
     /// Returns what is on this machine, to be read once for any number of names.
@@ -143,7 +149,7 @@ impl Hub {
     pub(crate) fn local_names(&self) -> Vec<String> {
         let entries = self.list().unwrap_or_default();
         let complete = entries.iter().filter(|entry| entry.state == EntryState::Complete);
-        let mut names: Vec<String> = complete.map(|entry| catalog::short(&entry.name)).collect();
+        let mut names: Vec<String> = complete.map(|entry| entry.short.clone()).collect();
         names.dedup();
         names
     }
@@ -169,14 +175,40 @@ impl Hub {
                               delete that folder or use 'hf cache delete'";
                 HubError::Refused { path, reason: reason.to_owned() }
             }
-            _ => match self.shelves_of(name).pop() {
-                Some(shelf) if shelf.candidates().pick(name).is_ok() => {
-                    let place = shelf.origin.place().unwrap_or_default();
-                    let reason = format!("it is one of {place}; remove it with that program");
-                    HubError::Refused { path: shelf.folder, reason }
-                }
-                _ => self.not_local(name),
+            _ => match self.neighbouring(name) {
+                Some(entry) => HubError::Refused {
+                    reason: how_to_remove(entry.origin, entry.called.as_deref()),
+                    path: entry.path,
+                },
+                None => self.not_local(name),
             },
         }
     }
+
+    /// Returns the model of another program that a name means.
+    fn neighbouring(&self, name: &ModelName) -> Option<StoreEntry> {
+        let shelves = neighbours::shelves(self.client.config());
+        let picked = shelves.iter().filter(|shelf| shelf.name.repository() == name.repository());
+        let picked = picked.filter_map(|shelf| {
+            let pick = shelf.candidates().pick(name).ok()?;
+            Some(shelf.entry(name, &pick))
+        });
+        let known = || {
+            let model = catalog::of(name)?;
+            shelves.iter().flat_map(Shelf::entries).find(|entry| short::is_same(model, entry))
+        };
+        picked.into_iter().next().or_else(known)
+    }
+}
+
+/// Returns why a model of another program is not removed, and how that is done.
+fn how_to_remove(origin: Origin, called: Option<&str>) -> String {
+    let place = origin.place().unwrap_or_default();
+    let how = match (origin, called) {
+        (Origin::Ollama, Some(called)) => format!("remove it with `ollama rm {called}`"),
+        (Origin::Ollama, None) => "remove it with `ollama rm`".to_owned(),
+        (Origin::LmStudio, _) => "remove it there, in My Models".to_owned(),
+        _ => "delete that file".to_owned(),
+    };
+    format!("it is one of {place}, which trine only reads; {how}")
 }

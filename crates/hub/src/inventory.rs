@@ -2,14 +2,13 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::catalog::CatalogModel;
 use crate::error::HubError;
 use crate::hub::Hub;
-use crate::local::{EntryState, LocalModel, OLLAMA, Origin, StoreEntry};
+use crate::local::{EntryState, LocalModel, Origin, StoreEntry};
 use crate::name::ModelName;
-use crate::neighbours::listed;
 use crate::select::Candidates;
 use crate::shelf::Shelf;
 use crate::short;
@@ -69,7 +68,26 @@ impl<'a> Inventory<'a> {
     /// # Errors
     /// [`HubError::Ambiguous`] if several local models match.
     pub fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
-        self.with_shelves(name, |shelves| shelves.resolve(name))
+        let model = self.with_shelves(name, |shelves| shelves.resolve(name))?;
+        let Some(model) = model else { return Ok(None) };
+        if !model.origin.is_neighbour() {
+            return Ok(Some(model));
+        }
+        let short =
+            self.entry_of(&model).map_or_else(|| model.short.clone(), |own| own.short.clone());
+        Ok(Some(LocalModel { short, ..model }))
+    }
+
+    /// Returns the entry of a model that was found.
+    fn entry_of(&self, model: &LocalModel) -> Option<&StoreEntry> {
+        let read = self.read();
+        let first = read.by_path.get(&model.path).map(|index| &read.entries[*index])?;
+        // Two names of Ollama's may have one file.
+        let is_its = |entry: &&StoreEntry| {
+            entry.path == model.path && entry.name.repository() == model.name.repository()
+        };
+        let own = || read.entries.iter().find(is_its);
+        Some(if is_its(&first) { first } else { own().unwrap_or(first) })
     }
 
     /// Returns a model, complete or not, as [`Hub::show`] does; `None` if it is not here.
@@ -100,11 +118,10 @@ impl<'a> Inventory<'a> {
         short::pick(text, self.entries()?)
     }
 
-    /// Returns the name under which the model at a path is listed.
+    /// Returns the name under which a model that was found is listed.
     #[must_use]
-    pub fn name_at(&self, path: &Path) -> Option<&ModelName> {
-        let read = self.read();
-        read.by_path.get(path).map(|index| &read.entries[*index].name)
+    pub fn name_of<'b>(&'b self, model: &'b LocalModel) -> &'b ModelName {
+        self.entry_of(model).map_or(&model.name, |entry| &entry.name)
     }
 
     /// Returns a model of another program that is the same as one of the catalogue: of its name in
@@ -113,14 +130,7 @@ impl<'a> Inventory<'a> {
     /// # Errors
     /// [`HubError::Ambiguous`] if several match.
     pub fn neighbour(&self, model: &CatalogModel) -> Result<Option<LocalModel>, HubError> {
-        let names: Vec<String> = model.names().iter().map(|name| listed(name)).collect();
-        let is_same = |entry: &&StoreEntry| {
-            let is_listed = entry.name.owner() == OLLAMA
-                && names.iter().any(|name| name.eq_ignore_ascii_case(entry.name.repo()));
-            !matches!(entry.origin, Origin::Store | Origin::HuggingFaceCache)
-                && (is_listed || model.is_copy(&entry.name))
-        };
-        match self.read().entries.iter().find(is_same) {
+        match self.read().entries.iter().find(|entry| short::is_same(model, entry)) {
             Some(entry) => self.resolve(&entry.name),
             None => Ok(None),
         }
@@ -132,8 +142,9 @@ impl Read {
         let is_listed = |entry: &StoreEntry| {
             entry.origin == Origin::Store || entry.state == EntryState::Complete
         };
-        let entries: Vec<StoreEntry> =
+        let mut entries: Vec<StoreEntry> =
             shelves.iter().flat_map(Shelf::entries).filter(is_listed).collect();
+        short::shorten(&mut entries);
         let mut by_path = HashMap::new();
         for (index, entry) in entries.iter().enumerate() {
             by_path.entry(entry.path.clone()).or_insert(index);

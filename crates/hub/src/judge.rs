@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use crate::api::{RemoteFile, Repository, file_url};
 use crate::error::HubError;
+use crate::http::Purpose;
 use crate::hub::Hub;
 use crate::name::{ModelName, has_extension};
 use crate::part::part_path;
+use crate::retry::Failure;
 use crate::select::{Pick, is_auxiliary};
 
 /// The most bytes of a file that are judged: the first metadata of a GGUF file, and all of any
@@ -86,25 +88,28 @@ impl Hub {
         file: &RemoteFile,
         most: u64,
     ) -> Option<Vec<u8>> {
-        let body = self.body_of_beginning(name, remote, file, most)?;
+        let body = self.body_of_beginning(name, remote, file, most).ok()?;
         let mut beginning = Vec::new();
         body.take(most).read_to_end(&mut beginning).ok()?;
         Some(beginning)
     }
 
-    /// Asks the server for the first `most` bytes of a file; it may send more.
+    /// Asks the server for the first `most` bytes of a file, once; it may send more.
     pub(crate) fn body_of_beginning(
         &self,
         name: &ModelName,
         remote: &Repository,
         file: &RemoteFile,
         most: u64,
-    ) -> Option<impl Read> {
-        let url = file_url(&self.client, &name.repository(), &remote.revision, &file.name);
-        let reply = self.client.get_beginning(&url, most, Some(PATIENCE)).ok()?;
+    ) -> Result<impl Read, HubError> {
+        let repository = name.repository();
+        let url = file_url(&self.client, &repository, &remote.revision, &file.name);
+        let reply = self.client.get_beginning(&url, most, Some(PATIENCE));
+        let reply = reply.map_err(Failure::into_error)?;
         if !matches!(reply.response.status().as_u16(), 200 | 206) {
-            return None;
+            let purpose = Purpose { repository: &repository, file: Some(&file.name) };
+            return Err(self.client.status_failure(&reply, purpose).into_error());
         }
-        Some(reply.response.into_body().into_reader())
+        Ok(reply.response.into_body().into_reader())
     }
 }

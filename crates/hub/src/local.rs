@@ -36,6 +36,11 @@ impl Origin {
             Self::LlamaCpp => "llama.cpp's cache",
         })
     }
+
+    /// Returns whether it is one of another program that downloads models by names of its own.
+    pub(crate) fn is_neighbour(self) -> bool {
+        matches!(self, Self::Ollama | Self::LmStudio | Self::LlamaCpp)
+    }
 }
 
 /// A complete model on this machine.
@@ -43,6 +48,9 @@ impl Origin {
 pub struct LocalModel {
     /// The name by which it was requested.
     pub name: ModelName,
+    /// The name by which people ask for it, such as `gemma3:4b`; the whole one if it has no other.
+    #[serde(skip)]
+    pub short: String,
     /// The path to open: the GGUF file (the first of a split set), or the folder with safetensors.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
@@ -90,6 +98,12 @@ pub struct ModelFile {
 pub struct StoreEntry {
     /// The name that picks it.
     pub name: ModelName,
+    /// The name by which people ask for it, such as `gemma3:4b`; the whole one if it has no other.
+    #[serde(skip)]
+    pub short: String,
+    /// The name that the program has for it that downloaded it.
+    #[serde(skip)]
+    pub(crate) called: Option<String>,
     /// The path to open once it is complete: the first GGUF file, or the folder with safetensors.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,

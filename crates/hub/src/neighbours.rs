@@ -154,7 +154,12 @@ fn ollama_shelf(
     };
     let files = layers.into_iter().map(file).collect();
     let folder = root.join("blobs");
-    whole.then(|| Shelf::new(name, folder, Origin::Ollama, None, files)).flatten()
+    let called = is_library.then(|| match tag {
+        "latest" => model.to_owned(),
+        tag => format!("{model}:{tag}"),
+    });
+    let shelf = || Shelf::new(name, folder, Origin::Ollama, None, files);
+    whole.then(shelf).flatten().map(|shelf| Shelf { called, ..shelf })
 }
 
 /// Returns the files of a manifest that are whole: whether it is a vision tower, the path, bytes.

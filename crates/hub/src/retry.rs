@@ -32,6 +32,13 @@ impl Failure {
     pub(crate) fn again(error: HubError) -> Self {
         Failure::Again { error, after: None, unconnected: false }
     }
+
+    /// Returns the error of a request that is not repeated.
+    pub(crate) fn into_error(self) -> HubError {
+        match self {
+            Failure::Final(error) | Failure::Again { error, .. } => error,
+        }
+    }
 }
 
 impl From<HubError> for Failure {

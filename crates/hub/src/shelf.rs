@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::catalog;
 use crate::local::{EntryState, LocalModel, ModelFile, OLLAMA, Origin, StoreEntry, StoredFile};
 use crate::name::{ModelName, has_extension, valid_file};
 use crate::select::{self, Candidates, Pick};
@@ -19,6 +20,8 @@ const MOST_ENTRIES: usize = 20_000;
 pub(crate) struct Shelf {
     /// The repository, without a selection.
     pub(crate) name: ModelName,
+    /// The name that the program has for it that downloaded it, if that is another one.
+    pub(crate) called: Option<String>,
     pub(crate) folder: PathBuf,
     pub(crate) origin: Origin,
     pub(crate) revision: Option<String>,
@@ -58,7 +61,8 @@ impl Shelf {
         mut files: Vec<ShelfFile>,
     ) -> Option<Self> {
         files.sort_by(|a, b| a.name.cmp(&b.name));
-        (!files.is_empty()).then_some(Shelf { name, folder, origin, revision, files })
+        let called = None;
+        (!files.is_empty()).then_some(Shelf { name, called, folder, origin, revision, files })
     }
 
     /// Returns all models, complete or not, each with the name that picks it.
@@ -107,6 +111,7 @@ impl Shelf {
         files.extend(mmproj);
         LocalModel {
             name: name.clone(),
+            short: catalog::short(name),
             path: self.path(pick),
             bytes: files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes)),
             files,
@@ -137,6 +142,8 @@ impl Shelf {
         });
         StoreEntry {
             name: name.clone(),
+            short: catalog::short(name),
+            called: self.called.clone(),
             path: self.path(pick),
             files,
             bytes,

@@ -1,5 +1,6 @@
 //! Short names of models on this machine: a repository without its owner, in upper or lower case.
 
+use crate::catalog::{self, CatalogModel, Known};
 use crate::error::HubError;
 use crate::hub::Hub;
 use crate::local::{EntryState, OLLAMA, Origin, StoreEntry};
@@ -25,6 +26,55 @@ impl Hub {
         names.dedup();
         names
     }
+}
+
+/// Gives models of other programs the names by which people ask for them: the catalogue's if it
+/// means this one here, else that of its own program.
+pub(crate) fn shorten(entries: &mut [StoreEntry]) {
+    let names: Vec<Option<String>> = {
+        let known: Vec<_> = catalog::models().iter().map(|model| meant(model, entries)).collect();
+        let name_of = |entry: &StoreEntry| {
+            let mut models = catalog::models().iter().zip(&known);
+            let means_it = |(model, meant): &(&CatalogModel, &Option<&StoreEntry>)| {
+                is_same(model, entry) && meant.is_some_and(|meant| meant.name == entry.name)
+            };
+            let known = models.find(means_it).map(|(model, _)| model.name());
+            known.or_else(|| {
+                let called = entry.called.clone()?;
+                let is_other = matches!(catalog::find(&called), Some(Known::Model(_)));
+                let meant = pick(&called, entries).ok().flatten();
+                (!is_other && meant.as_ref() == Some(&entry.name)).then_some(called)
+            })
+        };
+        let name_of = |entry: &StoreEntry| entry.origin.is_neighbour().then(|| name_of(entry));
+        entries.iter().map(|entry| name_of(entry).flatten()).collect()
+    };
+    for (entry, name) in entries.iter_mut().zip(names) {
+        entry.short = name.unwrap_or_else(|| std::mem::take(&mut entry.short));
+    }
+}
+
+/// Returns the entry that the name of a model of the catalogue means: its own, else a copy of
+/// another program.
+fn meant<'a>(model: &CatalogModel, entries: &'a [StoreEntry]) -> Option<&'a StoreEntry> {
+    let is_own = |entry: &&StoreEntry| {
+        entry.state == EntryState::Complete && catalog::of(&entry.name) == Some(model)
+    };
+    let own = entries.iter().find(is_own);
+    own.or_else(|| entries.iter().find(|entry| is_same(model, entry)))
+}
+
+/// Returns whether a model of another program is the same as one of the catalogue: of its name in
+/// Ollama's library, or of the same size, training and format.
+pub(crate) fn is_same(model: &CatalogModel, entry: &StoreEntry) -> bool {
+    let is_listed = || {
+        let mut names = model.names().into_iter().map(|name| listed(&name));
+        entry.name.owner() == OLLAMA
+            && names.any(|name| name.eq_ignore_ascii_case(entry.name.repo()))
+    };
+    entry.origin.is_neighbour()
+        && entry.state == EntryState::Complete
+        && (is_listed() || model.is_copy(&entry.name))
 }
 
 /// Returns the model that a short name means among `entries`.

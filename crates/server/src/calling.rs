@@ -89,9 +89,19 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
-    /// Adds a tool in the form of OpenAI's chats, whose fields are at these places of the request.
+    /// Adds a tool in the form of OpenAI's chats, whose fields are at these places of the request. One
+    /// that is declared twice is the first, and one whose name no model here can write is left out:
+    /// an agent sends the tools of all its servers with each request.
     pub(crate) fn add(&mut self, tool: Value, places: Ends) {
         if let Some(name) = name_of(&tool) {
+            if self.names.contains_key(name) {
+                note(format!("the tool {} is declared twice: the first one counts", shown(name)));
+                return;
+            }
+            if !name.is_empty() && !Tools::can_be_named(name) {
+                self.leave_out("function", Some(name), Tools::NAMES);
+                return;
+            }
             self.names.entry(name.to_owned()).or_insert(self.tools.len());
         }
         self.tools.push(Some(Declared { tool, places }));

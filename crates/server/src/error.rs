@@ -417,7 +417,7 @@ pub(crate) fn failure(
     let message = match (finish, picture) {
         (Finish::PictureFailed, Some(error)) => {
             let error = error.to_string();
-            format!("a picture of the prompt could not be used: {}", without_remedy(&error))
+            format!("an image of the prompt could not be used: {}", without_remedy(&error))
         }
         _ => {
             let what = without_remedy(&finish.to_string()).to_owned();

@@ -42,7 +42,7 @@ impl ImageUrls {
             Host::Address(address) => !is_public(*address),
         };
         if is_private {
-            return Err("pictures are never fetched from this machine or its network; name a host at a public address"
+            return Err("images are never fetched from this machine or its network; name a host at a public address"
                 .to_owned());
         }
         Ok(entry.to_string())
@@ -102,7 +102,7 @@ pub(crate) enum UrlError {
          --allow-image-urls"
     )]
     OtherHost,
-    #[error("the URL is not one of a picture: use http or https, a host, and no name or password")]
+    #[error("the URL is not one of an image: use http or https, a host, and no name or password")]
     Malformed,
     #[error("the URL is longer than {URL_BYTES_MAX} bytes")]
     TooLong,
@@ -112,7 +112,7 @@ pub(crate) enum UrlError {
     NotFound,
     #[error("the URL leads on from one place to the next more than {REDIRECTS_MAX} times")]
     TooManyRedirects,
-    #[error("the picture has more than {0} bytes")]
+    #[error("the image has more than {0} bytes")]
     TooLarge(usize),
     #[error(
         "the files that the request names have more than {0} bytes together; name fewer, or smaller ones"
@@ -120,7 +120,7 @@ pub(crate) enum UrlError {
     TooLargeTogether(usize),
     #[error("an encrypted connection is not given up for http")]
     Unencrypted,
-    #[error("the picture is not there: {0}")]
+    #[error("the image is not there: {0}")]
     Failed(String),
     #[error(
         "{from} redirects to the host {host}, which --allow-image-urls does not name; send the picture as \

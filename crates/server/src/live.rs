@@ -37,7 +37,9 @@ pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
 fn described(app: &App, entry: &Entry) -> Value {
     let Some(model) = &entry.model else {
         let (name, bytes, problem) = (&entry.name, entry.bytes, &entry.problem);
-        return json!({"name": name, "is_loaded": false, "bytes": bytes, "problem": problem});
+        return json!({
+            "name": name, "root": entry.base, "is_loaded": false, "bytes": bytes, "problem": problem
+        });
     };
     let status = model.service.status();
     let rates = app.rates.of(&entry.name, &status, Instant::now());
@@ -45,6 +47,7 @@ fn described(app: &App, entry: &Entry) -> Value {
     let status = Status { draining, ..status };
     json!({
         "name": entry.name,
+        "root": entry.base,
         "is_loaded": true,
         "bytes": entry.bytes,
         "problem": entry.problem,

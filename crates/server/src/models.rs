@@ -332,7 +332,7 @@ impl Models {
         }
     }
 
-    /// Returns all models that names stand for, each once and under its own name, the default one
+    /// Returns all models that names stand for, each once and by the name for people, the default one
     /// first; then those that are still loaded though no name stands for them any more.
     pub(crate) fn engines(&self) -> Vec<Entry> {
         let names = self.known();
@@ -341,7 +341,7 @@ impl Models {
         let (mut entries, mut seen) = (Vec::new(), HashSet::new());
         for listed in names.iter() {
             if seen.insert(listed.model.as_str()) {
-                let own = Listed { name: listed.model.clone(), context: None, ..listed.clone() };
+                let own = Listed { name: listed.short.clone(), context: None, ..listed.clone() };
                 entries.push(entry(&table, &known, &own));
             }
         }
@@ -365,7 +365,8 @@ impl Models {
         let (name, model) = (named.name.to_string(), named.base.to_string());
         let context = named.preset.context;
         let known = Arc::clone(&self.shared.facts().of);
-        let listed = Listed { name, model, bytes, modified, digest, context };
+        let short = model.clone();
+        let listed = Listed { name, model, short, bytes, modified, digest, context };
         entry(&self.shared.table(), &known, &listed)
     }
 

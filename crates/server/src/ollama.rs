@@ -309,7 +309,7 @@ fn unfold_images(index: usize, message: &mut Value, places: &mut Places) -> Resu
         Some(Value::Array(images)) => images,
         Some(_) => {
             let path = format!("{path}.images");
-            return Err(ApiError::field(&path, format!("{path} must be a list of pictures")));
+            return Err(ApiError::field(&path, format!("{path} must be a list of images")));
         }
     };
     let count = images.len();

@@ -90,7 +90,7 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
             }
             Ok(())
         };
-        let late = "the pictures were not read in the time that a request may take";
+        let late = "the images were not read in the time that a request may take";
         in_time(app, lease.asked, admitted, late).await?;
     }
     let reading = Arc::clone(&lease);

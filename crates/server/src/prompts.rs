@@ -177,7 +177,7 @@ pub(crate) fn cut(
     }
     let form = PictureForm::of(tokenizer).ok_or_else(|| {
         let remedy =
-            "the model's vocabulary has no tokens for pictures; use another copy of the model";
+            "the model's vocabulary has no tokens for images; use another copy of the model";
         ApiError::unsupported("messages", remedy)
     })?;
     Ok(form.encode_prompt(tokenizer, text, specials, soft_tokens, SOFT)?)

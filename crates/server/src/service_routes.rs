@@ -58,9 +58,9 @@ pub(crate) async fn metrics(
     };
     let is_plain = accepted("text/plain") && !accepted("application/openmetrics-text");
     let status = |entry: Entry| {
-        let Some(model) = entry.model else { return (entry.name, Status::default(), None) };
+        let Some(model) = entry.model else { return (entry.base, Status::default(), None) };
         let tower = model.pictures.as_ref().map(|pictures| pictures.tower.counts());
-        (entry.name, model.service.status(), tower)
+        (entry.base, model.service.status(), tower)
     };
     let statuses: Vec<_> = app.models.engines().into_iter().map(status).collect();
     let text = tokio::task::spawn_blocking(move || app.metrics.text(&statuses)).await;

@@ -61,8 +61,8 @@ pub(crate) const EVERYWHERE: [Unsupported; 36] = [
     ("chat_template", Harmless::Off, "templates of requests are not run; the model's own is used"),
     ("documents", Harmless::Off, "put documents into messages"),
     ("lora", Harmless::Off, "leave it out"),
-    ("image_data", Harmless::Off, "send pictures to /v1/chat/completions"),
-    ("multimodal_data", Harmless::Off, "send pictures to /v1/chat/completions"),
+    ("image_data", Harmless::Off, "send images to /v1/chat/completions"),
+    ("multimodal_data", Harmless::Off, "send images to /v1/chat/completions"),
     ("audio", Harmless::Off, "answers are text"),
     ("functions", Harmless::Off, "use tools"),
     ("function_call", Harmless::Text(&["none", "auto"]), "use tools"),
@@ -74,8 +74,8 @@ pub(crate) const EVERYWHERE: [Unsupported; 36] = [
 
 /// Pictures where prompts are texts.
 pub(crate) const PICTURES: [Unsupported; 2] = [
-    ("images", Harmless::Off, "send pictures to /v1/chat/completions or /api/chat"),
-    ("image", Harmless::Off, "send pictures to /v1/chat/completions or /api/chat"),
+    ("images", Harmless::Off, "send images to /v1/chat/completions or /api/chat"),
+    ("image", Harmless::Off, "send images to /v1/chat/completions or /api/chat"),
 ];
 
 /// Looks for the fields of a list.

@@ -68,14 +68,23 @@ pub struct Tools {
 }
 
 impl Tools {
+    /// What names of tools are, for errors.
+    pub const NAMES: &str = "a name has 1 to 128 letters, digits, `_`, `-`, `.`, `:` or `/`";
+
+    /// Returns whether a tool can have this name.
+    pub fn can_be_named(name: &str) -> bool {
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte);
+        (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(good)
+    }
+
     /// Reads the field `tools` of an OpenAI request: a list of
     /// `{"type": "function", "function": {"name", "description", "parameters"}}`. `null` means no
     /// tools.
     ///
     /// # Errors
     /// Returns a [`ToolError`] for more than [`MAX_TOOLS`], a wrong shape, a name that is missing,
-    /// malformed or used twice, and parameters that are not the schema of an object. What
-    /// cannot be read within such a schema is left out ([`Tools::unread`]).
+    /// malformed or used twice. What cannot be read of the parameters' schema is left out
+    /// ([`Tools::unread`]).
     pub fn from_openai(value: &Value) -> Result<Self, ToolError> {
         let list = match value {
             Value::Null => return Ok(Self::default()),
@@ -250,10 +259,8 @@ fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
     };
     let place = format!("{place}.function");
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte);
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(good) {
-        let problem = "a name has 1 to 128 letters, digits, `_`, `-`, `.`, `:` or `/`";
-        return Err(ToolError::new(format!("{place}.name"), problem));
+    if !Tools::can_be_named(name) {
+        return Err(ToolError::new(format!("{place}.name"), Tools::NAMES));
     }
     let description = match function.get("description") {
         None | Some(Value::Null) => None,
@@ -283,12 +290,12 @@ fn read_parameters(
             none
         }
         Some(Value::Object(parameters)) => parameters.clone(),
-        Some(_) => return Err(wrong(place, "it must be the JSON schema of an object")),
+        // Any arguments.
+        Some(_) => Map::new(),
     };
-    let (is_object, unread) = readable::of_arguments(&mut parameters);
-    if !is_object {
-        let problem = "arguments have names, so the type must be \"object\"";
-        return Err(wrong(&format!("{place}.type"), problem));
+    let mut unread = readable::of_arguments(&mut parameters);
+    if value.is_some_and(|value| !value.is_null() && !value.is_object()) {
+        unread.push(LeftOut { place: "#".to_owned(), keyword: "parameters".to_owned() });
     }
     let mut parameters = Value::Object(parameters);
     let schema = parameters.to_string();

@@ -12,6 +12,7 @@ use trine_engine::Sight;
 use crate::output;
 use crate::picture_file::{Input, expanded, is_input, is_picture};
 use crate::terminal;
+use crate::tower;
 use crate::vision::Vision;
 
 /// A picture of a message. A file of a conversation has where it was and its digest.
@@ -56,13 +57,7 @@ impl TurnPicture {
         vision: Option<&Vision>,
         model: &str,
     ) -> Result<(Self, String)> {
-        let vision = vision.ok_or_else(|| {
-            let model = terminal::harmless(model);
-            anyhow!(
-                "{model} reads no images here; `trine run {model} --image {}` says why",
-                terminal::harmless(&path.display().to_string())
-            )
-        })?;
+        let vision = vision.ok_or_else(|| anyhow!(tower::other_in_chat(model)))?;
         // As terminals and file managers copy it.
         let address = path.to_str().filter(|text| text.starts_with("file://")).map(path_of);
         let path = &*expanded(address.as_deref().unwrap_or(path));

@@ -41,7 +41,7 @@ pub(crate) use run::{RunArgs, SamplingArgs};
 pub(crate) use serve::ServeArgs;
 pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
 pub(crate) use top::TopArgs;
-pub(crate) use values::Seed;
+pub(crate) use values::{FITTING_LAYERS, NO_LIMIT, Seed};
 use values::{
     parse_batch, parse_context, parse_count, parse_drafts, parse_gap, parse_kv, parse_positive,
     parse_probability, parse_rate, parse_target, whole,

@@ -252,7 +252,7 @@ impl<'a> Chat<'a> {
         let inside = std::iter::once(Embedded::Demo.name().to_owned());
         let here: Vec<String> = inside.chain(local_names()).collect();
         format!(
-            "this one is {}; on this machine are {}. /model NAME goes on with another one",
+            "this chat is with {}; on this machine: {}. /model NAME goes on with another one",
             terminal::harmless(&self.session.name),
             terminal::harmless(&here.join(", "))
         )
@@ -342,7 +342,10 @@ impl<'a> Chat<'a> {
     /// Sets whether and how long the model thinks from the next message on, and tells it.
     fn think(&mut self, thinking: Option<Thinking>) -> Result<()> {
         if self.text.format().thoughts().is_none() {
-            bail!("{} answers at once: it cannot think before", self.session.name);
+            bail!(
+                "{} does not think before it answers; Gemma 4 does: /model gemma4:e4b",
+                terminal::harmless(&self.session.name)
+            );
         }
         if let Some(thinking) = thinking {
             self.text.thinking = thinking;

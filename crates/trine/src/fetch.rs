@@ -9,9 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use trine_hub::{Header, Hub, HubError, LeftOut, LocalModel, ModelName, Progress, catalog};
 
 use crate::failure::{Interrupted, Negative};
-use crate::fitting::Room;
 use crate::interrupt::Watch;
 use crate::output;
+use crate::seeing;
+use crate::suiting::Suited;
 use crate::terminal;
 
 const BAR: &str =
@@ -48,8 +49,9 @@ pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
 /// Reads the headers of a model on the server into a folder. Ctrl-C stops it.
 ///
 /// # Errors
-/// Returns an error if the server does not have the model, or it cannot be run.
-pub(crate) fn header(hub: &Hub, name: &ModelName, folder: &Path) -> Result<Option<Header>> {
+/// Returns an error if the server does not have the model or does not give its header, or the model
+/// cannot be run.
+pub(crate) fn header(hub: &Hub, name: &ModelName, folder: &Path) -> Result<Header> {
     let watch = Watch::new();
     let mut shown = Shown::new(&watch);
     let _sign = terminal::Sign::of("reading the model's header");
@@ -68,8 +70,10 @@ fn without_tower(name: &ModelName, left_out: &LeftOut) -> String {
             "its vision tower {file} is left out: {name} takes texts only; `trine pull {name}` without --no-mmproj downloads it"
         ),
         Some(reason) => format!(
-            "its vision tower {file} is left out: {}; {name} takes texts only, unless --mmproj FILE names a tower that fits",
-            terminal::harmless(reason)
+            "its vision tower {file} is left out: {}; {name} takes texts only; for images name another tower with --mmproj \
+             FILE, or {}",
+            terminal::harmless(reason),
+            seeing::other()
         ),
     }
 }
@@ -129,7 +133,7 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
 
 /// Returns what there is to say before a download of a model that has no memory here.
 pub(crate) fn misfit(name: &ModelName, bytes: u64) -> Option<String> {
-    Room::now().misfit(catalog::of(name), bytes)
+    Suited::unmeasured().misfit(catalog::of(name), bytes)
 }
 
 /// Shows a download: bars on a terminal, a line for each file elsewhere.

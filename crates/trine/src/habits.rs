@@ -2,7 +2,7 @@
 //! commands, and `run` left out. What means the same here is turned into that; for the rest there
 //! is one sentence with the right command and what was typed.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -18,13 +18,30 @@ const MODEL_FIRST: [&str; 12] = [
 ];
 /// How llama.cpp's programs take a model: a file, or a repository of Hugging Face.
 const MODEL_OPTIONS: [&str; 4] = ["-m", "--model", "-hf", "--hf-repo"];
-/// Options of llama.cpp with one dash and several letters, and the same here.
-const LONG: [(&str, &str); 3] =
-    [("-ngl", "--gpu-layers"), ("-np", "--parallel"), ("-sys", "--system")];
+/// Options of llama.cpp, and the same here or under the name that [`OPTIONS`] and [`ALWAYS`] have.
+const RENAMED: [(&str, &str); 10] = [
+    ("-np", "--parallel"),
+    ("-sys", "--system"),
+    ("-cnv", "--interactive"),
+    ("--conversation", "--interactive"),
+    ("-no-cnv", "--raw"),
+    ("--no-conversation", "--raw"),
+    ("-fa", "--flash-attn"),
+    ("-cb", "--cont-batching"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+];
+/// Options of llama.cpp that ask for what is always so here.
+const ALWAYS: [&str; 4] = ["--flash-attn", "--cont-batching", "--jinja", "--no-display-prompt"];
+/// How llama.cpp's programs take the number of layers on GPUs.
+const LAYER_OPTIONS: [&str; 2] = ["-ngl", "--n-gpu-layers"];
+/// The layers that llama.cpp's users give for all: more than any model has.
+const ALL_LAYERS: u64 = 99;
 
 /// Words that are no commands, and what does what they say.
-const COMMANDS: [(&[&str], &str); 10] = [
+const COMMANDS: [(&[&str], &str); 11] = [
     (&["get", "download", "fetch", "install", "add"], "pull"),
+    (&["clone", "copy", "duplicate"], "cp"),
     (&["load", "start", "ask", "prompt", "generate", "complete", "cli"], "run"),
     (&["models", "tags", "local"], "list"),
     (&["remove", "delete", "del", "uninstall"], "rm"),
@@ -36,8 +53,40 @@ const COMMANDS: [(&[&str], &str); 10] = [
     (&["convert", "quantise"], "quantize"),
 ];
 
+/// Words that are no commands, and what there is in place of what they do.
+const WORDS: [(&[&str], &str); 7] = [
+    (
+        &["launch"],
+        "write: trine serve, and give the program its address, http://127.0.0.1:8080/v1; docs/server.md shows how",
+    ),
+    (
+        &["login", "signin", "logout", "signout", "whoami"],
+        "trine has no accounts; for gated models of Hugging Face, set HF_TOKEN to a token of your account there",
+    ),
+    (
+        &["push", "publish", "upload", "share"],
+        "trine publishes nothing; for Hugging Face, write: hf upload OWNER/REPO FILE",
+    ),
+    (
+        &["import"],
+        "files need no import; write: trine run FILE, or for a short name: trine create NAME --from FILE",
+    ),
+    (
+        &["log", "logs"],
+        "the server writes its log to standard error; with systemd: journalctl -u trine",
+    ),
+    (
+        &["daemon", "app", "gui", "ui"],
+        "write: trine serve, and open http://127.0.0.1:8080 in a browser",
+    ),
+    (
+        &["update", "upgrade"],
+        "trine does not update itself; docs/installing.md says how it is installed",
+    ),
+];
+
 /// Options that other programs have, and what there is here.
-const OPTIONS: [(&str, &str); 5] = [
+const OPTIONS: [(&str, &str); 8] = [
     (
         "--format",
         "the server's API takes a JSON schema; see \"Structured output\" in docs/server.md",
@@ -46,6 +95,12 @@ const OPTIONS: [(&str, &str); 5] = [
     ("--hidethinking", "--no-think has the model answer at once"),
     ("--n-cpu-moe", "experts that the GPU has no room for run on the CPU by themselves"),
     ("--flash-attn", "attention is always computed so; leave it out"),
+    (
+        "--api-key",
+        "write the key to a file, and give --api-key-file FILE: other users of this machine see command lines",
+    ),
+    ("--cache-type-k", "--kv f32, f16 or int8 sets the format of the KV cache"),
+    ("--cache-type-v", "--kv f32, f16 or int8 sets the format of the KV cache"),
 ];
 
 /// Returns the command line that is meant, without the program's name.
@@ -55,11 +110,11 @@ pub(crate) fn understood(typed: Vec<OsString>, program: &Command) -> Vec<OsStrin
     }
     let end = typed.iter().position(|word| word == "--").unwrap_or(typed.len());
     let (typed, rest) = typed.split_at(end);
-    let mut meant: Vec<OsString> = typed.iter().map(|word| renamed(word)).collect();
+    let mut meant = renamed(typed, program);
     let at = match command_at(&meant, program) {
         Some(at) => at,
-        None if is_run(&meant) => {
-            meant.insert(0, "run".into());
+        None if lacks_command(&meant) => {
+            meant.insert(0, implied(&meant, program).into());
             0
         }
         None => return meant.into_iter().chain(rest.iter().cloned()).collect(),
@@ -69,17 +124,70 @@ pub(crate) fn understood(typed: Vec<OsString>, program: &Command) -> Vec<OsStrin
         meant.extend(models);
         meant.extend(others);
     }
+    if meant[at] == "server" && meant.get(at + 1).is_some_and(|word| word == "start") {
+        // LM Studio's command.
+        meant.remove(at + 1);
+    }
     meant.extend(rest.iter().cloned());
     meant
 }
 
-fn renamed(word: &OsStr) -> OsString {
-    let found = LONG.iter().find(|(theirs, _)| word == *theirs);
-    found.map_or_else(|| word.to_owned(), |(_, ours)| (*ours).into())
+/// Gives the options of a command line the names that they have here, and leaves out those that ask
+/// for what is always so. Values of options stay what they are.
+fn renamed(typed: &[OsString], program: &Command) -> Vec<OsString> {
+    let mut meant = Vec::with_capacity(typed.len());
+    let mut words = typed.iter().peekable();
+    while let Some(word) = words.next() {
+        let found = RENAMED.iter().find(|(theirs, _)| word == *theirs);
+        let word = found.map_or_else(|| word.clone(), |(_, ours)| (*ours).into());
+        let text = word.to_string_lossy();
+        let (name, value) =
+            text.split_once('=').map_or((&*text, None), |(name, value)| (name, Some(value)));
+        if ALWAYS.contains(&name) {
+            let is_yes = |value: &str| matches!(value, "on" | "auto" | "1" | "true");
+            let is_off = |word: &&OsString| *word == "off" || *word == "0";
+            if value.is_none_or(is_yes) && words.peek().is_none_or(|next| !is_off(next)) {
+                words.next_if(|next| is_yes(&next.to_string_lossy()));
+                continue;
+            }
+        }
+        if LAYER_OPTIONS.contains(&name) {
+            let layers = value.map(OsString::from).or_else(|| words.next().cloned());
+            meant.push("--gpu-layers".into());
+            meant.extend(layers.map(|layers| {
+                match layers.to_str().and_then(|text| text.parse().ok()) {
+                    Some(ALL_LAYERS..) => "auto".into(),
+                    _ => layers,
+                }
+            }));
+            continue;
+        }
+        let takes = takes_value(&text, program);
+        meant.push(word);
+        if takes {
+            meant.extend(words.next().cloned());
+        }
+    }
+    meant
 }
 
-/// Returns whether a command line without a command begins with an option of `run`.
-fn is_run(typed: &[OsString]) -> bool {
+/// Returns the command that is left out: `serve` if there is an option that only servers have.
+fn implied(typed: &[OsString], program: &Command) -> &'static str {
+    let has = |command: &str, option: &str| {
+        program
+            .find_subcommand(command)
+            .is_some_and(|found| found.get_arguments().any(|arg| is_named(arg, option)))
+    };
+    let is_servers = |word: &OsString| {
+        let word = word.to_string_lossy();
+        let option = word.split('=').next().unwrap_or_default();
+        option.starts_with("--") && has("serve", option) && !has("run", option)
+    };
+    if typed.iter().any(is_servers) { "serve" } else { "run" }
+}
+
+/// Returns whether a command line without a command begins with an option.
+fn lacks_command(typed: &[OsString]) -> bool {
     let asks = ["-h", "--help", "-V", "--version"];
     let is_option = |word: &OsString| word.to_string_lossy().starts_with('-') && word != "-";
     typed.first().is_some_and(is_option)
@@ -107,20 +215,26 @@ fn takes_value(option: &str, program: &Command) -> bool {
     if MODEL_OPTIONS.contains(&option) {
         return true;
     }
-    let is_it = |arg: &&Arg| match option.strip_prefix("--") {
+    let commands = ["run", "serve"].into_iter().filter_map(|name| program.find_subcommand(name));
+    let mut all = program.get_arguments().chain(commands.flat_map(Command::get_arguments));
+    all.find(|arg| is_named(arg, option)).is_some_and(|arg| arg.get_action().takes_values())
+}
+
+/// Returns whether an argument is the option of a name, with its dashes.
+fn is_named(arg: &Arg, option: &str) -> bool {
+    match option.strip_prefix("--") {
         Some(name) => {
-            let names = arg.get_long_and_visible_aliases().unwrap_or_default();
-            let hidden = arg.get_all_aliases().unwrap_or_default();
-            names.contains(&name) || hidden.contains(&name)
+            arg.get_long() == Some(name)
+                || arg.get_all_aliases().unwrap_or_default().contains(&name)
         }
         None => {
             let mut letters = option.chars().skip(1);
-            arg.get_short() == letters.next() && letters.next().is_none()
+            let (letter, more) = (letters.next(), letters.next());
+            let others = arg.get_all_short_aliases().unwrap_or_default();
+            more.is_none()
+                && letter.is_some_and(|it| arg.get_short() == Some(it) || others.contains(&it))
         }
-    };
-    let run = program.find_subcommand("run");
-    let all = program.get_arguments().chain(run.into_iter().flat_map(Command::get_arguments));
-    all.into_iter().find(is_it).is_some_and(|arg| arg.get_action().takes_values())
+    }
 }
 
 /// Takes the models that options name out of a command's arguments.
@@ -146,6 +260,7 @@ fn without_models(typed: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>) {
 pub(crate) fn correct(told: &mut clap::Error, typed: &[OsString]) {
     match told.kind() {
         ErrorKind::UnknownArgument => correct_option(told),
+        ErrorKind::ArgumentConflict => correct_conflict(told),
         ErrorKind::InvalidSubcommand => correct_command(told, typed),
         _ => {}
     }
@@ -184,6 +299,16 @@ fn correct_option(told: &mut clap::Error) {
     }
 }
 
+fn correct_conflict(told: &mut clap::Error) {
+    let kinds = [ContextKind::InvalidArg, ContextKind::PriorArg];
+    let named: String =
+        kinds.iter().filter_map(|&kind| told.get(kind)).map(ToString::to_string).collect();
+    if named.contains("--interactive") && named.to_lowercase().contains("prompt") {
+        let text = "a chat takes no prompt: leave it out, and type it in the chat; without --interactive (-cnv) it is answered once";
+        tip(told, text.to_owned());
+    }
+}
+
 fn correct_command(told: &mut clap::Error, typed: &[OsString]) {
     let Some(ContextValue::String(unknown)) = told.get(ContextKind::InvalidSubcommand).cloned()
     else {
@@ -196,17 +321,16 @@ fn correct_command(told: &mut clap::Error, typed: &[OsString]) {
         let space = if rest.is_empty() { "" } else { " " };
         format!("write: trine {command}{space}{rest}")
     };
-    let text = if let Some((_, command)) =
-        COMMANDS.iter().find(|(words, _)| words.contains(&&*lower))
-    {
-        write(command, &rest)
-    } else if lower == "launch" {
-        "write: trine serve, and give the program its address, http://127.0.0.1:8080/v1; docs/server.md shows how".to_owned()
-    } else if is_for_run(&unknown) {
-        write("run", &others.join(" "))
-    } else {
-        return;
-    };
+    let text =
+        if let Some((_, command)) = COMMANDS.iter().find(|(words, _)| words.contains(&&*lower)) {
+            write(command, &rest)
+        } else if let Some((_, text)) = WORDS.iter().find(|(words, _)| words.contains(&&*lower)) {
+            (*text).to_owned()
+        } else if is_for_run(&unknown) {
+            write("run", &others.join(" "))
+        } else {
+            return;
+        };
     told.remove(ContextKind::SuggestedSubcommand);
     tip(told, text);
 }
@@ -241,7 +365,24 @@ mod tests {
         let program = cli::command();
         for (typed, meant) in [
             ("-m m.gguf -p hi -n 20", "run m.gguf -p hi -n 20"),
-            ("-m m.gguf -c 4096 -ngl 99 -t 4", "run m.gguf -c 4096 --gpu-layers 99 -t 4"),
+            ("-m m.gguf -c 4096 -ngl 99 -t 4", "run m.gguf -c 4096 --gpu-layers auto -t 4"),
+            ("run m.gguf -ngl all", "run m.gguf --gpu-layers all"),
+            ("run m.gguf --n-gpu-layers=999 -p -ngl", "run m.gguf --gpu-layers auto -p -ngl"),
+            ("bench -m m.gguf -ngl 12 -fa 1", "bench m.gguf --gpu-layers 12"),
+            ("-m m.gguf -cnv -sys hi", "run m.gguf --interactive --system hi"),
+            ("-m m.gguf -no-cnv -p hi", "run m.gguf --raw -p hi"),
+            ("-m m.gguf -fa -p hi", "run m.gguf -p hi"),
+            ("-m m.gguf -fa on --jinja -f a.txt -s 4", "run m.gguf -f a.txt -s 4"),
+            ("run m.gguf --flash-attn=on hi", "run m.gguf hi"),
+            ("run m.gguf -fa off", "run m.gguf --flash-attn off"),
+            ("run m.gguf -p -fa", "run m.gguf -p -fa"),
+            ("-m m.gguf -f -fa -n -1", "run m.gguf -f -fa -n -1"),
+            ("-m m.gguf --port 9000 -c 0", "serve m.gguf --port 9000 -c 0"),
+            ("--host=0.0.0.0 -m m.gguf", "serve m.gguf --host=0.0.0.0"),
+            ("-m m.gguf -np 4 -cb", "serve m.gguf --parallel 4"),
+            ("-hf a/b --port run", "serve a/b --port run"),
+            ("server start --port 9", "server --port 9"),
+            ("run m.gguf -ctk q8_0", "run m.gguf --cache-type-k q8_0"),
             ("--model=m.gguf -p run", "run m.gguf -p run"),
             ("run -p hi -m m.gguf", "run m.gguf -p hi"),
             ("run -hf a/b hello", "run a/b hello"),
@@ -260,7 +401,7 @@ mod tests {
             ("run -m", "run -m"),
         ] {
             let words = typed.split(' ').map(OsString::from).collect();
-            let found = understood(words, &program).join(OsStr::new(" "));
+            let found = understood(words, &program).join(std::ffi::OsStr::new(" "));
             assert_eq!(found.to_string_lossy(), meant, "{typed}");
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use tempfile::TempDir;
-use trine_hub::{LocalModel, Origin, catalog};
+use trine_hub::{HubError, LocalModel, Origin, catalog};
 use trine_model::{Assistant, Model};
 use trine_weights::Checkpoint;
 
@@ -26,25 +26,41 @@ pub(crate) struct Shown {
 }
 
 /// Returns what [`find`] does, but of a model that is not on this machine only what its header
-/// says: files of its lengths with nothing after their headers.
+/// says: files of its lengths with nothing after their headers. Never asks for a download.
 ///
 /// # Errors
 /// As [`find`], and if the header cannot be read.
 pub(crate) fn find_shape(typed: Option<&str>, fetch: &FetchArgs) -> Result<Shown> {
-    let whole = || Ok(Shown { chosen: find(typed, fetch)?, on_server: None, _folder: None });
+    let whole = || {
+        let chosen = find(typed, &fetch.unasked())?;
+        Ok(Shown { chosen, on_server: None, _folder: None })
+    };
     let Some(name) = typed.or_else(|| settings::get().model()).filter(|_| !fetch.yes) else {
         return whole();
     };
     let Resolved::Missing(missing) = resolve(name)? else { return whole() };
     match of_server(&missing) {
-        Ok(Some(shown)) => Ok(shown),
-        Ok(None) => whole(),
-        Err(error) if error.is::<Interrupted>() => Err(error),
+        Ok(shown) => Ok(shown),
+        Err(error) if error.is::<Interrupted>() || is_final(&error) => Err(error),
         Err(error) => whole().map_err(|own| {
             let (own, reason) = (own.to_string(), format!("{error:#}"));
             anyhow::Error::new(Unread { own, reason })
         }),
     }
+}
+
+/// Returns whether an error says that there is no such model, so that no download helps.
+fn is_final(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(
+            HubError::RepositoryNotFound { .. }
+                | HubError::FileNotFound { .. }
+                | HubError::NoMatch { .. }
+                | HubError::Ambiguous { .. }
+                | HubError::Unusable { .. }
+        )
+    )
 }
 
 /// A model is not on this machine, and its header cannot be read.
@@ -74,12 +90,12 @@ fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads the headers of a model on the server; `None` if the server does not give them.
-fn of_server(missing: &Missing) -> Result<Option<Shown>> {
+/// Reads the headers of a model on the server.
+fn of_server(missing: &Missing) -> Result<Shown> {
     let Missing { name, preset, .. } = missing;
     let fail = "cannot write the header of the model to the folder for temporary files";
     let folder = tempfile::tempdir().context(fail)?;
-    let Some(read) = header(&hub()?, name, folder.path())? else { return Ok(None) };
+    let read = header(&hub()?, name, folder.path())?;
     output::note(&format!(
         "{} is not on this machine: its header was read, {} of {}",
         terminal::harmless(&catalog::short(name)),
@@ -92,6 +108,7 @@ fn of_server(missing: &Missing) -> Result<Option<Shown>> {
     };
     let model = LocalModel {
         name: name.clone(),
+        short: catalog::short(name),
         path: read.path,
         files: read.files,
         mmproj: None,
@@ -108,5 +125,5 @@ fn of_server(missing: &Missing) -> Result<Option<Shown>> {
         anyhow!("what the server has of {on_server} is damaged or no model: {problem}; {remedy}")
     })?;
     let chosen = Chosen { source: Source::Local(Box::new(model)), preset: preset.clone() };
-    Ok(Some(Shown { chosen, on_server: Some(on_server), _folder: Some(folder) }))
+    Ok(Shown { chosen, on_server: Some(on_server), _folder: Some(folder) })
 }

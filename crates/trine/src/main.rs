@@ -60,6 +60,7 @@ mod prompt;
 mod reserved;
 mod saved;
 mod screen;
+mod seeing;
 mod session;
 mod settable;
 mod settings;

@@ -90,7 +90,7 @@ impl Source {
         match self {
             Source::Embedded(model) => model.name().to_owned(),
             Source::Path(path) => path.display().to_string(),
-            Source::Local(model) => catalog::short(&model.name),
+            Source::Local(model) => model.short.clone(),
         }
     }
 
@@ -199,7 +199,7 @@ pub(crate) fn find_for_chat(typed: &str, may_download: bool) -> Result<Chosen> {
         Resolved::Missing(missing) => missing,
     };
     if may_download {
-        return obtain(missing, &FetchArgs { yes: true });
+        return obtain(missing, &FetchArgs { yes: true, is_unasked: true });
     }
     let size =
         missing.bytes.map_or(String::new(), |bytes| format!(", {}", output::about_bytes(bytes)));
@@ -369,7 +369,8 @@ fn obtain(missing: Missing, args: &FetchArgs) -> Result<Chosen> {
     let Missing { typed, name, bytes, preset } = missing;
     let hub = hub()?;
     if !args.yes {
-        if !(terminal::stdin_is_terminal() && terminal::stderr_is_terminal()) {
+        let can_ask = terminal::stdin_is_terminal() && terminal::stderr_is_terminal();
+        if args.is_unasked || !can_ask {
             return Err(not_here(&typed, &name, bytes));
         }
         fetch::ask(&hub, &typed, &name, bytes)?;
@@ -604,14 +605,14 @@ pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
 pub(crate) fn local_names() -> Vec<String> {
     let entries = hub().and_then(|hub| hub.list()).unwrap_or_default();
     let complete = entries.iter().filter(|entry| entry.state == trine_hub::EntryState::Complete);
-    complete.take(20).map(|entry| catalog::short(&entry.name)).collect()
+    complete.take(20).map(|entry| entry.short.clone()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const NO: FetchArgs = FetchArgs { yes: false };
+    const NO: FetchArgs = FetchArgs { yes: false, is_unasked: true };
 
     fn lone(typed: &str) -> Result<ModelOrPrompt> {
         model_or_prompt(typed, &NO)

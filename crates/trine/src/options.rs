@@ -7,7 +7,7 @@ use trine_engine::{SamplingChanges, SamplingParams};
 use trine_model::{GenerationDefaults, KvType};
 use trine_weights::DType;
 
-use crate::cli::{Placement, SamplingArgs, Seed};
+use crate::cli::{FITTING_LAYERS, NO_LIMIT, Placement, SamplingArgs, Seed};
 use crate::device::{DeviceChoice, Tune};
 use crate::npu_options::NpuOptions;
 use crate::settings;
@@ -79,7 +79,7 @@ impl Settings {
     fn typed(placement: &Placement, kv: KvType) -> Self {
         Self {
             device: placement.device.clone().unwrap_or_default(),
-            gpu_layers: placement.gpu_layers,
+            gpu_layers: placement.gpu_layers.filter(|&layers| layers != FITTING_LAYERS),
             tune: placement.tune.unwrap_or_default(),
             batch_invariant: placement.batch_invariant,
             threads: placement.threads.map(usize::from),
@@ -88,7 +88,8 @@ impl Settings {
                 .clone()
                 .map(|pack| NpuOptions { pack, share: placement.npu_share.unwrap_or_default() }),
             kv: placement.kv.unwrap_or(kv),
-            context: placement.context,
+            // 0 is the model's own.
+            context: placement.context.filter(|&context| context > 0),
             kv_memory: placement.kv_memory,
             context_from: ContextFrom::Option,
             quantize: placement.quantize,
@@ -126,7 +127,8 @@ impl Writing {
         let mut sampling =
             SamplingParams::from_defaults(defaults, seed.unwrap_or_else(random_seed));
         typed.change(&mut sampling);
-        Self { sampling, max_tokens: typed.max_tokens, stops: typed.stop.clone() }
+        let max_tokens = typed.max_tokens.filter(|&most| most < NO_LIMIT);
+        Self { sampling, max_tokens, stops: typed.stop.clone() }
     }
 }
 

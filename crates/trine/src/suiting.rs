@@ -1,4 +1,5 @@
 //! Which models of the catalogue suit this machine: those that fit, and how fast they would be.
+//! [`Suited::best`] is the one rule for the model that is recommended, wherever one is named.
 
 use anyhow::Result;
 use trine_hub::catalog::{self, CatalogModel};
@@ -6,14 +7,18 @@ use trine_vulkan::TuningMode;
 use trine_vulkan::capabilities::DeviceKind;
 
 use crate::device::{DeviceChoice, GpuOptions};
+use crate::embedded::Embedded;
 use crate::fitting::{CONTEXT, Room};
 use crate::forecast::{Machine, Work};
-use crate::measured;
+use crate::{measured, output};
 
 /// The context in tokens at which speed is forecast: a few questions and answers.
 const SPOKEN: u64 = 2048;
 /// The tokens per second of a model that is recommended: about as fast as people read.
 const READING: f64 = 5.0;
+/// The bytes per second at which memory is taken to be read until that is measured. An assumption:
+/// two channels of DDR4-3200 have 51.2 GB/s, and a processor reads at about four fifths of that.
+const USUAL_READS: f64 = 40e9;
 
 /// A machine as models meet it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -73,6 +78,11 @@ impl Suited {
 
     /// Forecasts the tokens per second of a model; `None` if nothing was measured.
     pub(crate) fn rate(&self, model: &CatalogModel) -> Option<f64> {
+        self.is_measured().then(|| self.forecast(model))
+    }
+
+    /// Does the same with the usual memory where nothing was measured.
+    fn forecast(&self, model: &CatalogModel) -> f64 {
         let demand = model.demand(SPOKEN);
         let work = Work {
             weight_bytes: demand.weight_bytes,
@@ -82,21 +92,51 @@ impl Suited {
             ..Work::default()
         };
         let seconds = |rate: f64| Machine::of_reads(rate / 1e9).seconds(&work).total();
-        let processor = seconds(self.processor?);
-        let Some(gpu) = &self.gpu else { return Some(1.0 / processor) };
+        let processor = seconds(self.processor.unwrap_or(USUAL_READS));
+        let Some(gpu) = &self.gpu else { return 1.0 / processor };
         // Layers that the GPU has no room for run on the processor, one after the other.
         let share = (gpu.bytes as f64 / model.demand(CONTEXT).memory_bytes as f64).min(1.0);
-        Some(1.0 / (share * seconds(gpu.rate) + (1.0 - share) * processor))
+        1.0 / (share * seconds(gpu.rate) + (1.0 - share) * processor)
     }
 
     /// Returns the recommended model: the largest that fits and writes as fast as people read, else
-    /// the usual one.
+    /// the smallest one; the usual one if nobody knows the memory.
     pub(crate) fn best(&self) -> &'static CatalogModel {
+        if self.room.free.is_none() {
+            return catalog::usual();
+        }
+        let smallest = || catalog::offered().first().copied().unwrap_or_else(catalog::usual);
+        self.best_below(u64::MAX).unwrap_or_else(smallest)
+    }
+
+    /// Returns the largest model of less than so many bytes that fits and writes as fast as people
+    /// read.
+    fn best_below(&self, bytes: u64) -> Option<&'static CatalogModel> {
         let suits = |model: &&CatalogModel| {
-            let is_fast = self.rate(model).is_some_and(|rate| rate >= READING);
-            is_fast && self.room.fits(model) == Some(true)
+            model.bytes < bytes
+                && self.room.fits(model) == Some(true)
+                && self.forecast(model) >= READING
         };
-        catalog::offered().into_iter().rev().find(suits).unwrap_or_else(|| self.room.usual())
+        catalog::offered().into_iter().rev().find(suits)
+    }
+
+    /// Returns what there is to say before a download of a model that has no memory here; `None` if
+    /// it fits, or nobody knows. `bytes` is the size of its files.
+    pub(crate) fn misfit(&self, model: Option<&CatalogModel>, bytes: u64) -> Option<String> {
+        let needed = model.map_or(bytes, |model| model.demand(CONTEXT).memory_bytes);
+        if self.room.has(needed)? {
+            return None;
+        }
+        Some(format!(
+            "It needs about {} of memory, and this machine has {} free: it will not run, or crawl.{}",
+            output::bytes(needed),
+            output::bytes(self.room.free?),
+            self.best_below(bytes).map_or(String::new(), |model| format!(
+                " `{}` fits ({}).",
+                model.name(),
+                output::about_bytes(model.bytes)
+            )),
+        ))
     }
 
     /// Returns the largest recommended model that fits but is slow without a GPU, and how fast it
@@ -112,6 +152,21 @@ impl Suited {
     pub(crate) fn device(&self) -> String {
         self.gpu.as_ref().map_or_else(|| "the CPU".to_owned(), |gpu| gpu.name.clone())
     }
+}
+
+/// Returns the sentence that says what the model inside the program is, and what to take instead.
+pub(crate) fn about_demo(name: &str) -> Option<String> {
+    if name != Embedded::Demo.name() {
+        return None;
+    }
+    let machine = Suited::unmeasured();
+    let model = machine.best();
+    let fits = if machine.room.fits(model) == Some(true) { ", fits this machine" } else { "" };
+    Some(format!(
+        "demo is a tiny model that only tells short stories. For a real one: trine run {} ({}{fits})",
+        model.name(),
+        output::about_bytes(model.bytes),
+    ))
 }
 
 /// Measures the GPU that models run on, if there is one that can be used.
@@ -130,6 +185,13 @@ fn gpu() -> Option<GpuRoom> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn known(name: &str) -> &'static CatalogModel {
+        match catalog::find(name) {
+            Some(catalog::Known::Model(model)) => model,
+            other => panic!("{other:?}"),
+        }
+    }
 
     fn machine(free: u64, processor: f64) -> Suited {
         Suited::of(Room { free: Some(free), beside: 0 }, processor, None)
@@ -151,6 +213,54 @@ mod tests {
         assert_eq!(Suited::default().best(), catalog::usual(), "nobody knows");
         assert_eq!(machine(24 << 30, 60e9).slow().unwrap().0.name(), "gemma4:31b");
         assert_eq!(machine(60 << 30, 200e9).slow(), None);
+    }
+
+    /// The welcome, the line about `demo` and the question before a download take no time to
+    /// measure, and recommend what `search` and `doctor` do on a machine of usual memory.
+    #[test]
+    fn one_model_is_recommended_everywhere() {
+        let large = known("gemma3:27b-it-fp16");
+        let recommended = |gib: u64| {
+            let room = Room { free: Some(gib << 30), beside: 0 };
+            let unmeasured = Suited { room, ..Suited::default() };
+            let best = unmeasured.best();
+            assert_eq!(best, Suited::of(room, USUAL_READS, None).best(), "{gib} GiB");
+            let told = unmeasured.misfit(Some(large), large.bytes).unwrap();
+            let fits = room.fits(best) == Some(true);
+            assert_eq!(told.contains(&format!("`{}` fits", best.name())), fits, "{told}");
+            best.name()
+        };
+        for (gib, best) in [
+            (0, "gemma3:270m"),
+            (1, "gemma3:270m"),
+            (2, "gemma3:1b"),
+            (4, "gemma3:1b"),
+            (6, "gemma4:e2b"),
+            (8, "gemma4:12b"),
+            (13, "gemma4:12b"),
+            (16, "gemma4:26b"),
+            (24, "gemma4:26b"),
+            (48, "gemma4:26b"),
+        ] {
+            assert_eq!(recommended(gib), best, "{gib} GiB");
+        }
+        let beside = Room { free: Some(2 << 30), beside: 8 << 30 };
+        let beside = Suited { room: beside, ..Suited::default() };
+        assert_eq!(beside.best().name(), "gemma4:12b", "GPU and machine together");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_what_does() {
+        let suited = |free| Suited { room: Room { free, beside: 0 }, ..Suited::default() };
+        let (machine, model) = (suited(Some(25 << 30)), known("gemma3:27b-it-fp16"));
+        let told = machine.misfit(Some(model), model.bytes).unwrap();
+        let said = ["this machine has 26.8 GB free", "`gemma4:26b` fits (about "];
+        assert!(said.iter().all(|said| told.contains(said)), "{told}");
+        assert_eq!(machine.misfit(Some(known("gemma3:4b")), 3_340_000_000), None);
+        assert!(
+            machine.misfit(None, 30 << 30).is_some() && machine.misfit(None, 1 << 30).is_none()
+        );
+        assert_eq!(suited(None).misfit(None, 30 << 30), None, "nobody knows");
     }
 
     #[test]

@@ -7,12 +7,15 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use trine_hub::Origin;
+use trine_hub::catalog::{self, Known};
 use trine_model::{Family, Model, ModelError, Pixels, Tower, TowerConfig, TowerKind};
 use trine_pictures::Preparation;
 
 use crate::cli::TowerArgs;
 use crate::model_source::Source;
 use crate::picture_file::expanded;
+use crate::seeing::{SEEING, other};
 use crate::{output, terminal};
 
 /// The hidden sizes of the Gemma 3 that were made for texts: 270M and 1B.
@@ -136,7 +139,7 @@ fn none(source: &Source, model: &Model, choice: &Choice) -> String {
     if *choice == Choice::Off {
         return format!("{name} reads no images with --no-mmproj; leave it out");
     }
-    let other = "take a model that does, such as gemma3:4b: trine pull gemma3:4b";
+    let other = other();
     if let Some(why) = why_never(model.config().family, model.config().hidden) {
         return format!("{name} reads no images: {why}; {other}");
     }
@@ -144,14 +147,37 @@ fn none(source: &Source, model: &Model, choice: &Choice) -> String {
         "{name} reads no images: there is no vision tower in its files and no mmproj file beside it"
     );
     match source {
-        Source::Local(_) => format!(
-            "{facts}; `trine pull {name}` downloads one, or says why there is none; --mmproj names another file"
+        Source::Local(local) if pulled_tower(&local.short) => {
+            format!("{facts}; `trine pull {name}` downloads one")
+        }
+        Source::Local(local) if local.origin == Origin::Store => format!(
+            "{facts}; `trine pull {name}` downloads one if its repository has one, --mmproj FILE names one; else {other}"
         ),
         Source::Embedded(_) => format!("{name} reads no images; {other}"),
-        Source::Path(_) => format!(
-            "{facts}; give a model that does, put its mmproj file into the folder of the model, or name it with --mmproj"
+        Source::Local(_) | Source::Path(_) => {
+            format!("{facts}; name its mmproj file with --mmproj FILE, or {other}")
+        }
+    }
+}
+
+/// Returns what to do in a chat whose model reads no images.
+pub(crate) fn other_in_chat(model: &str) -> String {
+    let model = terminal::harmless(model);
+    match pulled_tower(&model) {
+        true => format!(
+            "{model} reads no images here; leave with /exit, and `trine pull {model}` downloads what reads them, unless \
+             the chat was started with --no-mmproj"
+        ),
+        false => format!(
+            "{model} reads no images; /model {SEEING} goes on with a model that does, unless the chat was started with \
+             --no-mmproj"
         ),
     }
+}
+
+/// Returns whether a pull of this name comes with a vision tower.
+fn pulled_tower(name: &str) -> bool {
+    matches!(catalog::find(name), Some(Known::Model(model)) if model.sees)
 }
 
 /// Returns a model with its vision tower, if it has one: the one in its own files, or in the first

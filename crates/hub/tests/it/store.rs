@@ -300,7 +300,7 @@ fn many_models_of_one_folder_are_found_each_by_its_name() {
     assert_eq!(entries.len(), MODELS);
     for entry in entries {
         let model = inventory.resolve(&entry.name).unwrap().unwrap();
-        assert_eq!((&model.path, inventory.name_at(&model.path)), (&entry.path, Some(&entry.name)));
+        assert_eq!((&model.path, inventory.name_of(&model)), (&entry.path, &entry.name));
         let file = &model.files[0].name;
         let tower = model.files.get(1).map(|file| file.name.as_str());
         let own = format!("mmproj-{}", file.replace("Q8_0", "F16"));

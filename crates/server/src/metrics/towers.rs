@@ -31,12 +31,12 @@ impl TowerFamilies {
             }};
         }
         Self {
-            pictures: of!("trine_pictures", "Pictures that the vision tower was run for"),
-            hits: of!("trine_picture_hits", "Pictures whose rows the vision tower had made before"),
-            failures: of!("trine_picture_failures", "Pictures on which the vision tower failed"),
+            pictures: of!("trine_pictures", "Images that the vision tower was run for"),
+            hits: of!("trine_picture_hits", "Images whose rows the vision tower had made before"),
+            failures: of!("trine_picture_failures", "Images on which the vision tower failed"),
             seconds: of!("trine_tower_seconds", "Seconds spent in the vision tower"),
-            waiting: of!("trine_pictures_waiting", "Pictures that wait for the vision tower"),
-            kept_bytes: of!("trine_picture_rows_bytes", "Memory for rows of pictures"),
+            waiting: of!("trine_pictures_waiting", "Images that wait for the vision tower"),
+            kept_bytes: of!("trine_picture_rows_bytes", "Memory for rows of images"),
         }
     }
 

@@ -88,8 +88,8 @@ impl Lease {
     pub(crate) fn sees(&self, param: &str) -> Result<&Pictures, ApiError> {
         self.pictures.as_ref().ok_or_else(|| {
             let remedy = format!(
-                "the model {} is loaded without a vision tower; leave the picture out, or use a model with one, whose \
-                 mmproj file `trine pull` fetches with it",
+                "the model {} is loaded without a vision tower; leave the image out, or use a model that reads images, \
+                 such as gemma3:4b (trine pull gemma3:4b)",
                 shown(&self.name)
             );
             ApiError::unsupported(param, &remedy)

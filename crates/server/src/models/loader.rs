@@ -93,6 +93,8 @@ pub struct Listed {
     pub name: String,
     /// The model that it stands for.
     pub model: String,
+    /// The name by which people ask for that model; the same if it has no other.
+    pub short: String,
     /// Bytes of the model's files.
     pub bytes: u64,
     /// When it was added or changed, in seconds since 1970, if known.
@@ -109,6 +111,7 @@ impl Listed {
         let name = name.into();
         Self {
             model: name.clone(),
+            short: name.clone(),
             name,
             bytes,
             modified: None,

@@ -160,7 +160,7 @@ fn prompt_logprobs() -> Value {
         [("logprob", number()), ("rank", integer(1, u32::MAX)), ("decoded_token", text())],
         [],
     );
-    let words = "For each token of the prompt itself and the most likely ones, by id; null for the first and for those of pictures.";
+    let words = "For each token of the prompt itself and the most likely ones, by id; null for the first and for those of images.";
     about(list(nullable(map(known))), words)
 }
 

@@ -279,6 +279,7 @@ fn status() -> Value {
     let model = object(
         [
             ("name", text()),
+            ("root", text()),
             ("is_loaded", boolean()),
             ("bytes", count()),
             ("problem", about(nullable(text()), "Why it cannot be used, and what to do.")),

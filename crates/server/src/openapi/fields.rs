@@ -455,7 +455,7 @@ pub(super) fn picture_part() -> Value {
 
 /// Returns the schema of the same in the form of Anthropic's API.
 pub(super) fn picture_block() -> Value {
-    let words = "Not compared with the picture, which tells its format.";
+    let words = "Not compared with the image, which tells its format.";
     let data = asked(
         [("type", constant("base64")), ("data", text())],
         [("media_type", about(any(), words))],

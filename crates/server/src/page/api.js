@@ -76,10 +76,10 @@ export async function ask(path, options = {}) {
   throw error;
 }
 
-/** A message of the server as a sentence. */
+/** A message of the server as a sentence. Addresses, names and fields at its beginning stay what they are. */
 function sentence(text) {
   const whole = /[.!?…]$/.test(text) ? text : `${text}.`;
-  return whole.charAt(0).toUpperCase() + whole.slice(1);
+  return /^\p{Ll}+(?=[\s,;]|: )/u.test(whole) ? whole.charAt(0).toUpperCase() + whole.slice(1) : whole;
 }
 
 /** What a person can do, where the server's message does not say it. */

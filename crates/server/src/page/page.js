@@ -420,7 +420,7 @@ function heardEngine(status, error) {
     return;
   }
   access.found();
-  const model = status.models.find((one) => one.name === settings.engine);
+  const model = status.models.find((one) => one.root === settings.engine);
   const unloaded = settings.isMissing ? 'not on this server' : 'not loaded yet';
   const text = model?.is_loaded ? '' : unloaded;
   if ($('device').textContent !== text) $('device').textContent = text;

@@ -112,7 +112,7 @@ export class Picture {
     let period = this.isSeen() ? PERIOD : PERIOD_FOLDED;
     try {
       const status = await askJson('v1/trine/status', { signal: request.signal });
-      const model = status.models.find((one) => one.name === this.chosen()) ?? status.models[0];
+      const model = status.models.find((one) => one.root === this.chosen()) ?? status.models[0];
       if (this.isSeen()) this.draw(model);
       this.heard(status, null);
     } catch (error) {

@@ -82,7 +82,7 @@ async fn wait_for_room(
         () = app.lifecycle.reached(Phase::Aborting) => return Err(ApiError::draining()),
         room = timeout(time, room) => room,
     };
-    let full = "other requests take all the room for pictures that are fetched; try again later";
+    let full = "other requests take all the room for images that are fetched; try again later";
     // The room is never closed.
     room.map_err(|_| ApiError::overloaded(full))?.map_err(|_| ApiError::draining())
 }

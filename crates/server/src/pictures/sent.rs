@@ -511,10 +511,10 @@ fn read_url(url: &str, param: &str) -> Result<Source, ApiError> {
     Err(of(param, "use a URL that begins like data:image/png;base64,; nothing else is read"))
 }
 
-/// Reads a picture in base64. Some clients write a data URL there.
+/// Reads an image in base64. Some clients write a data URL there.
 fn read_data(data: &str, param: &str) -> Result<Source, ApiError> {
     if is_web(data) {
-        return Err(of(param, "a URL is not fetched from here; send the picture itself in base64"));
+        return Err(of(param, "a URL is not fetched from here; send the image itself in base64"));
     }
     let file = match begins_with(data, "data:") {
         true => from_data_url(data, &unlimited()),
@@ -529,7 +529,7 @@ fn read_url_part(part: &Value, path: &str) -> Result<(String, Source), ApiError>
         Some(Value::Object(object)) => (format!("{path}.image_url.url"), object.get("url")),
         Some(url) if !url.is_null() => (format!("{path}.image_url"), Some(url)),
         _ if part.get("file_id").is_some_and(|id| !id.is_null()) => {
-            let remedy = "files are not kept here; send the picture in image_url";
+            let remedy = "files are not kept here; send the image in image_url";
             return Err(ApiError::unsupported(format!("{path}.file_id"), remedy));
         }
         _ => (format!("{path}.image_url"), None),
@@ -553,7 +553,7 @@ fn read_source_part(part: &Value, path: &str) -> Result<(String, Source), ApiErr
     };
     match source.get("type").and_then(Value::as_str) {
         Some("base64") => {
-            let (param, data) = text("data", "a picture in base64")?;
+            let (param, data) = text("data", "an image in base64")?;
             let source = read_data(data, &param)?;
             Ok((param, source))
         }
@@ -563,7 +563,7 @@ fn read_source_part(part: &Value, path: &str) -> Result<(String, Source), ApiErr
             Ok((param, source))
         }
         Some("file") => {
-            let remedy = "files are not kept here; send the picture as base64";
+            let remedy = "files are not kept here; send the image as base64";
             Err(ApiError::unsupported(format!("{path}.file_id"), remedy))
         }
         _ => Err(of(&path, "it must be an object of the type base64 or url")),

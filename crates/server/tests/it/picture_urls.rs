@@ -144,7 +144,7 @@ fn other_urls_are_refused_with_their_reason() {
         ("https://1.1.1.1/huge", "more than 20000000 bytes"),
         (
             "https://1.1.1.1/away/large",
-            "away/large redirects to the host 1.1.1.1: the picture has more than 20000000 bytes",
+            "away/large redirects to the host 1.1.1.1: the image has more than 20000000 bytes",
         ),
     ] {
         let (status, error) = server.post(CHAT, &json!({"messages": [user(&[image(url)])]}));
@@ -194,7 +194,7 @@ fn urls_in_the_place_of_base64_are_refused_as_such() {
     ] {
         let (status, error) = server.post(path, &body);
         assert_eq!(status, 400, "{path}: {error}");
-        let words = format!("{param}: a URL is not fetched from here; send the picture itself");
+        let words = format!("{param}: a URL is not fetched from here; send the image itself");
         assert!(message(&error).contains(&words), "{path}: {error}");
     }
 }

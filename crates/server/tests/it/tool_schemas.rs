@@ -121,16 +121,60 @@ fn a_tool_that_cannot_be_called_is_named() {
     let server = Harness::start();
     let function = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
     let impossible = json!({"type": "object", "properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]});
-    for (bad, param) in [
-        (impossible, "tools[1].function.parameters"),
-        (json!({"type": "array"}), "tools[1].function.parameters.type"),
+    let tools = json!([function("good", parameters()), function("bad", impossible)]);
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": tools});
+    let (status, error) = server.post(CHAT, &body);
+    let param = json!("tools[1].function.parameters");
+    assert_eq!((status, &error["error"]["param"]), (400, &param), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("`bad`"), "{error}");
+}
+
+/// A tool that is declared twice, or cannot be declared at all, leaves the others.
+#[test]
+fn tools_that_cannot_be_declared_are_left_out() {
+    let server = Harness::start();
+    let other = |name: &str, parameters: Value| {
+        let function = json!({"name": name, "parameters": parameters});
+        let mut flat = function.clone();
+        flat["type"] = "function".into();
+        let schema = json!({"name": name, "input_schema": parameters});
+        [json!({"type": "function", "function": function}), flat, schema]
+    };
+    let object = json!({"type": "object"});
+    for (name, parameters, told) in [
+        ("note", object.clone(), "the tool \"note\" is declared twice: the first one counts"),
+        ("two words", object.clone(), "the tool \"two words\" of type \"function\" is left out"),
+        ("größe", object, "is left out: a name has 1 to 128 letters"),
+        ("list", json!([1]), "the tool list: #/parameters cannot be read"),
+        ("text", json!("none"), "the tool text: #/parameters cannot be read"),
+        ("string", json!({"type": "string"}), "the tool string: #/type cannot be read"),
+        ("array", json!({"type": "array"}), "the tool array: #/type cannot be read"),
     ] {
-        let tools = json!([function("good", parameters()), function("bad", bad)]);
-        let body = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": tools});
-        let (status, error) = server.post(CHAT, &body);
-        assert_eq!((status, &error["error"]["param"]), (400, &json!(param)), "{error}");
-        assert!(error["error"]["message"].as_str().unwrap().contains("`bad`"), "{error}");
+        server.reply(r#"{"name": "note", "parameters": {"tags": ["a"]}}"#);
+        let [chat, flat, schema] = other(name, parameters);
+        for (path, mut body) in requests(&json!({})) {
+            let tool = match path {
+                "/v1/messages" => &schema,
+                "/v1/responses" => &flat,
+                _ => &chat,
+            };
+            body["tools"].as_array_mut().unwrap().push(tool.clone());
+            let is_read = path != "/v1/messages" || schema["input_schema"].is_object();
+            if !is_read {
+                continue;
+            }
+            let answer = post(&server, path, &body);
+            let warnings = warnings(&answer);
+            assert!(warnings.contains(told), "{path}: {name}: {warnings}");
+            assert!(answer.json().to_string().contains("tags"), "{path}: {}", answer.json());
+        }
     }
+    // A demand for what is left out is dropped, too.
+    let [tool, ..] = other("two words", json!({}));
+    let choice = json!({"type": "function", "function": {"name": "two words"}});
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let body = json!({"messages": messages, "tools": [tool], "tool_choice": choice});
+    assert!(warnings(&post(&server, CHAT, &body)).contains("demands a tool that is left out"));
 }
 
 /// One unusual tool among those of an agent does not end its session.
@@ -218,7 +262,7 @@ fn tools_of_other_types_are_left_out_of_chats() {
         assert!(warnings(&post(&server, "/api/chat", &ollama)).contains("left out"));
     }
     // A place is that of the request.
-    let wrong = json!({"type": "function", "function": {"name": "%"}});
+    let wrong = json!({"type": "function", "function": {"name": ""}});
     let (status, error) = server.post(CHAT, &ask(json!([search, wrong]), json!("auto")));
     assert_eq!(
         (status, &error["error"]["param"]),

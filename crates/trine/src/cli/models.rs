@@ -15,6 +15,18 @@ pub(crate) struct FetchArgs {
     /// Download the model without asking if it is not on this machine
     #[arg(short, long)]
     pub(crate) yes: bool,
+
+    /// Whether there is no question either: the command runs nothing.
+    #[arg(skip)]
+    pub(crate) is_unasked: bool,
+}
+
+impl FetchArgs {
+    /// What is given, for a command that runs nothing: it downloads what `--yes` says, and is no
+    /// reason to ask.
+    pub(crate) fn unasked(&self) -> Self {
+        Self { is_unasked: true, ..self.clone() }
+    }
 }
 
 /// `trine pull`

@@ -4,7 +4,7 @@ use clap::Args;
 use trine_model::KvType;
 use trine_weights::DType;
 
-use super::values::{parse_bytes, parse_count, parse_kv, parse_positive, parse_target, whole};
+use super::values::{parse_bytes, parse_count, parse_kv, parse_layers, parse_target, whole};
 use crate::device::{DeviceChoice, Tune};
 use crate::npu_options::{NpuShare, PackChoice};
 
@@ -22,9 +22,9 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) device: Option<DeviceChoice>,
 
-    /// Layers that GPUs run, the last ones and the output; the CPU runs the others [default: all
-    /// that fit]
-    #[arg(long, alias = "n-gpu-layers", value_name = "N", value_parser = parse_count, hide_short_help = true)]
+    /// Layers that GPUs run, the last ones and the output; the CPU runs the others; auto is all that
+    /// fit [default: auto]
+    #[arg(long, alias = "n-gpu-layers", value_name = "N", value_parser = parse_layers, hide_short_help = true)]
     pub(crate) gpu_layers: Option<usize>,
 
     /// Measure which kernels suit the GPU: auto (once, while a server has nothing to do, the
@@ -54,8 +54,8 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "TYPE", value_parser = parse_kv, hide_short_help = true)]
     pub(crate) kv: Option<KvType>,
 
-    /// Context length in tokens [default: the model's, as far as memory goes]
-    #[arg(short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_positive)]
+    /// Context length in tokens; 0 is the default [default: the model's, as far as memory goes]
+    #[arg(short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_count)]
     pub(crate) context: Option<usize>,
 
     /// Maximum memory for the KV cache, such as 4G, shared by all requests [default: what is free]

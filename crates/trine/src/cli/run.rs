@@ -10,7 +10,7 @@ use super::pictures::PictureArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::template::TemplateArgs;
 use super::think::ThinkArgs;
-use super::values::{Seed, parse_bias, parse_count, parse_number, parse_positive, parse_seed};
+use super::values::{Seed, parse_bias, parse_count, parse_limit, parse_number, parse_seed};
 
 pub(super) const SHORT: &str = "\
 With PROMPT, or with text on standard input, one answer is written; else a chat begins. --help tells more.";
@@ -63,7 +63,7 @@ pub(crate) struct RunArgs {
     pub(crate) keepalive: Option<String>,
 
     /// Take the prompt from a file; `-` is standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    #[arg(long, short_alias = 'f', alias = "file", value_name = "FILE", conflicts_with = "prompt")]
     pub(crate) prompt_file: Option<PathBuf>,
 
     /// Instructions before the conversation
@@ -113,7 +113,7 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Maximum number of tokens to generate [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, aliases = ["n-predict", "predict", "num-predict"], value_name = "N", value_parser = parse_positive)]
+    #[arg(short = 'n', long, aliases = ["n-predict", "predict", "num-predict"], value_name = "N", value_parser = parse_limit)]
     pub(crate) max_tokens: Option<usize>,
 
     /// Randomness: 0 always takes the most likely token
@@ -133,7 +133,7 @@ pub(crate) struct SamplingArgs {
     pub(crate) min_p: Option<f32>,
 
     /// Start of the random numbers [default: -1, another one each time]
-    #[arg(long, value_name = "N", value_parser = parse_seed)]
+    #[arg(long, short_alias = 's', value_name = "N", value_parser = parse_seed)]
     pub(crate) seed: Option<Seed>,
 
     /// Divide the scores of tokens that were used already; 1 is off

@@ -39,8 +39,12 @@ pub(crate) struct PsArgs {
 Requests in flight finish first. The next request that names the model loads it again.")]
 pub(crate) struct StopArgs {
     /// The model, as `trine ps` names it
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: String,
+    #[arg(value_name = "MODEL", required_unless_present = "all")]
+    pub(crate) model: Option<String>,
+
+    /// Unload all models
+    #[arg(short, long, conflicts_with = "model")]
+    pub(crate) all: bool,
 
     #[command(flatten)]
     pub(crate) server: ServerArgs,

@@ -81,6 +81,28 @@ pub(super) fn parse_count(text: &str) -> Result<usize, String> {
     whole(0..=u32::MAX as usize)(text)
 }
 
+/// As many layers on GPUs as fit.
+pub(crate) const FITTING_LAYERS: usize = usize::MAX;
+
+/// Parses a number of layers on GPUs.
+pub(super) fn parse_layers(text: &str) -> Result<usize, String> {
+    match text {
+        "auto" | "all" => Ok(FITTING_LAYERS),
+        _ => parse_count(text).map_err(|_| "give a whole number from 0, or auto".to_owned()),
+    }
+}
+
+/// As many tokens as the context has room for.
+pub(crate) const NO_LIMIT: usize = u32::MAX as usize;
+
+/// Parses the most tokens of an answer; -1 is no limit.
+pub(super) fn parse_limit(text: &str) -> Result<usize, String> {
+    if text == "-1" {
+        return Ok(NO_LIMIT);
+    }
+    parse_positive(text).map_err(|told| format!("{told}, or -1 for no limit"))
+}
+
 /// Parses such a number that is at least 1.
 pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
     whole(1..=u32::MAX as usize)(text)

@@ -136,12 +136,12 @@ fn random((width, height): (u32, u32)) -> Option<Picture> {
 impl Report {
     fn text(&self, markdown: bool) -> String {
         let header = [
-            "picture",
+            "image",
             "soft tokens",
             "ms",
             "quartiles",
             "min..max",
-            "pictures/s",
+            "images/s",
             "Top/s",
             "of products",
         ];

@@ -338,7 +338,7 @@ fn shared_memory(
     let room = Room { free: Some(usable), beside: 0 };
     let fitting = catalog::offered().into_iter().rev().find(|model| room.fits(model) == Some(true));
     if let Some(model) = fitting {
-        text.push_str(&format!("; {} fits into that", model.name()));
+        text.push_str(&format!("; the largest model that fits into that is {}", model.name()));
     }
     let details = json!({
         "gtt_bytes": found.shared,

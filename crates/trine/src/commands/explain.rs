@@ -59,7 +59,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             );
         }
     }
-    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
+    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch.unasked())?;
     let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
     let draft = drafting.find(&source, &model, &settings)?;
     let options = Sizes::default().options(&source.name(), &model, &settings)?;
@@ -179,7 +179,7 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let settings = Settings::new(&args.placement, KvType::F16);
     let (typed, device) = (args.draft.clone(), args.draft_device.clone());
     let typed = DraftArgs { draft: typed, draft_device: device, drafts: None };
-    let drafting = Drafting::new(&typed, &args.fetch, true)?;
+    let drafting = Drafting::new(&typed, &args.fetch.unasked(), true)?;
     let name = source.name();
     let mut attached = drafting.attach(source, source.open(settings.quantize)?)?;
     attached.check_layers(settings.gpu_layers)?;

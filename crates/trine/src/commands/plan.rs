@@ -101,7 +101,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     let source = shown.chosen.source.clone();
     let typed = Placement { kv: args.kv, quantize: args.quantize, ..Placement::default() };
     let settings = Settings::measuring(&typed, KvType::F16);
-    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
+    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch.unasked())?;
     let plain = source.open(settings.quantize)?;
     let seeing = tower::attach_if_any(&source, plain.clone(), &tower::Choice::typed(&args.tower))?;
     let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;

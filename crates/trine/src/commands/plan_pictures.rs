@@ -25,7 +25,7 @@ pub(super) struct PictureForecast {
 }
 
 /// The columns of the table.
-pub(super) const HEADER: [&str; 5] = ["picture", "time", "limit", "bound by", "memory"];
+pub(super) const HEADER: [&str; 5] = ["image", "time", "limit", "bound by", "memory"];
 
 impl PictureForecast {
     /// Forecasts the largest picture of a model with a vision tower; `None` for a model without.

@@ -17,7 +17,7 @@ use crate::picture_file::Input;
 use crate::session::{Session, Sizes};
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, Thinking};
-use crate::{fitting, output, preset, settings, terminal};
+use crate::{output, preset, settings, suiting, terminal};
 
 /// Where a model was named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub(super) fn open(
         text.thinking = Thinking { on: args.thinking.is_on(), budget: args.thinking.think_budget };
         if text.thinking.on == Some(true) && text.format().thoughts().is_none() {
             return Err(usage(format!(
-                "{} answers at once: it cannot think before; leave out --think and --think-budget",
+                "{} does not think before it answers; leave out --think and --think-budget",
                 session.name
             )));
         }
@@ -116,7 +116,7 @@ impl Opened {
         let Self { session, system, raw, .. } = self;
         session.tell(verbose);
         if terminal::stderr_is_terminal()
-            && let Some(told) = fitting::about_demo(&session.name)
+            && let Some(told) = suiting::about_demo(&session.name)
         {
             output::note(&told);
         }

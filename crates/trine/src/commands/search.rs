@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 use trine_hub::catalog::{self, CatalogModel, Known};
-use trine_hub::{EntryState, Inventory};
+use trine_hub::{EntryState, StoreEntry};
 
 use crate::cli::SearchArgs;
 use crate::model_source::hub;
@@ -19,8 +19,7 @@ use crate::terminal;
 pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let text = args.text.join(" ");
     let found = catalog::search(&text);
-    let hub = hub()?;
-    let here = hub.inventory();
+    let here = hub()?.list()?;
     if found.is_empty() && !args.json {
         output::remark(nothing(&text));
         return Ok(());
@@ -69,11 +68,29 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     }
     output::line(output::table(&header, rows, &[1, 3]))?;
     output::note(&format!(
-        "sizes are rounded; tokens/s are a forecast for {}; `trine run {}` downloads and runs the recommended model",
+        "sizes are rounded; tokens/s are a forecast for {}\n{}",
         terminal::harmless(&suited.device()),
-        best.name()
+        next(&found, best, &suited)
     ));
     Ok(())
+}
+
+/// Returns what to type next: with the recommended model if it is in the list, else with the first
+/// that fits.
+fn next(found: &[&CatalogModel], best: &CatalogModel, suited: &Suited) -> String {
+    let fits = |model: &&&CatalogModel| suited.room.fits(model) != Some(false);
+    let model = match found.contains(&best) {
+        true => best,
+        false => found.iter().find(fits).or(found.first()).map_or(best, |model| model),
+    };
+    let (name, recommended) = (model.name(), best.name());
+    let recommended = match model == best {
+        true => String::new(),
+        false => format!("; recommended here is {recommended}"),
+    };
+    format!(
+        "next: `trine run {name}` downloads it and starts a chat, `trine pull {name}` only downloads it{recommended}"
+    )
 }
 
 /// Returns what there is to say if no model of the catalogue has the words.
@@ -89,8 +106,9 @@ fn nothing(text: &str) -> String {
 }
 
 /// Returns the state of a model on this machine, if it is there.
-fn state(here: &Inventory<'_>, model: &CatalogModel) -> Option<EntryState> {
-    here.show(&model.model()).ok().flatten().map(|entry| entry.state)
+fn state(here: &[StoreEntry], model: &CatalogModel) -> Option<EntryState> {
+    let states = here.iter().filter(|entry| entry.short == model.name()).map(|entry| entry.state);
+    states.min_by_key(|state| *state != EntryState::Complete)
 }
 
 fn entry(model: &CatalogModel, state: Option<EntryState>, suited: &Suited) -> Value {

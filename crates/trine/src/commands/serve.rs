@@ -30,7 +30,7 @@ use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, template};
-use crate::{fitting, machine, open_files, output, settings, signals, terminal, traces};
+use crate::{machine, open_files, output, settings, signals, suiting, terminal, traces};
 
 /// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;
@@ -148,7 +148,7 @@ fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
     };
     output::remark(format_args!("Chat in your browser: {own}/"));
     output::remark(format_args!("For programs: {own}/v1 (OpenAI), {own} (Anthropic, Ollama){key}"));
-    if let Some(told) = fitting::about_demo(&model) {
+    if let Some(told) = suiting::about_demo(&model) {
         output::remark(told);
     }
     output::remark("Ctrl-C ends the server.");
@@ -199,7 +199,11 @@ fn served(typed: &str, fetch: &FetchArgs) -> Result<Served> {
     let chosen = find(Some(typed), fetch)?;
     let model = served_name(&chosen.source);
     let preset = chosen.preset.as_ref();
-    let name = preset.map_or_else(|| model.clone(), |preset| preset.name.clone());
+    let name = match (preset, &chosen.source) {
+        (Some(preset), _) => preset.name.clone(),
+        (None, Source::Local(local)) => local.short.clone(),
+        (None, _) => model.clone(),
+    };
     let laid = preset.map(|preset| Arc::new(laid(preset)));
     Ok(Served { name, model, source: chosen.source, laid })
 }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, anyhow};
-use trine_hub::catalog::{self, CatalogModel, Known};
+use trine_hub::catalog::{self, Known};
 use trine_hub::{
     EntryState, Hub, HubError, Inventory, LocalModel, ModelName, Preset, PresetMessage, PresetName,
-    PresetRole, PresetRoom, Progress,
+    PresetRole, PresetRoom, Progress, StoreEntry,
 };
 use trine_server::{
     Catalog, Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
@@ -235,16 +235,27 @@ fn two_models(name: &str) -> anyhow::Error {
 /// Finds the model that a name means among those of the command line: by its own name, a name of
 /// the catalogue, or the last part of a name.
 fn meant<'a>(all: &'a [Served], name: &str) -> Option<&'a Served> {
-    let named = |name: &str| all.iter().find(|served| served.name == name);
+    // Under its own name a model is without what a preset adds.
+    let plain = || all.iter().filter(|served| served.laid.is_none());
+    let named = |name: &str| {
+        let listed = all.iter().find(|served| served.name == name);
+        listed.or_else(|| plain().find(|served| served.model == name))
+    };
     let known = || match catalog::find(name) {
-        Some(Known::Model(entry)) => named(&entry.model().to_string()),
+        Some(Known::Model(entry)) => {
+            named(&entry.name()).or_else(|| named(&entry.model().to_string()))
+        }
         _ => None,
     };
-    let mut short = all.iter().filter(|served| is_short(name, &served.name));
-    named(name).or_else(known).or_else(|| short.next().filter(|_| short.next().is_none()))
+    let mut short: Vec<&Served> = plain().filter(|served| is_short(name, &served.model)).collect();
+    short.dedup_by(|one, other| one.model == other.model);
+    named(name).or_else(known).or(match &short[..] {
+        [one] => Some(one),
+        _ => None,
+    })
 }
 
-/// Returns the name under which a model is served. Clients must not see the path of a file, so it
+/// Returns the name by which a server knows a model. Clients must not see the path of a file, so it
 /// is only the file's name.
 pub(super) fn served_name(source: &Source) -> String {
     match source {
@@ -288,9 +299,14 @@ fn listed(name: &str, model: &str, source: &Source) -> Listed {
         source => std::fs::metadata(place(source)).and_then(|facts| facts.modified()).ok(),
     };
     let modified = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let short = match source {
+        Source::Local(local) => local.short.clone(),
+        Source::Embedded(_) | Source::Path(_) => model.to_owned(),
+    };
     Listed {
         name: name.to_owned(),
         model: model.to_owned(),
+        short,
         bytes: source.file_bytes(),
         modified: modified.map(|since| since.as_secs()),
         digest: digest.unwrap_or_default(),
@@ -320,7 +336,7 @@ impl Shop {
         for entry in entries.iter().filter(|entry| entry.state == EntryState::Complete) {
             if let Ok(Some(model)) = inventory.resolve(&entry.name) {
                 let own = entry.name.to_string();
-                let name = self.listed_name(&inventory, &entry.name);
+                let name = self.listed_name(&inventory, entry);
                 all.push(listed(&name, &own, &Source::Local(Box::new(model))));
             }
         }
@@ -344,15 +360,13 @@ impl Shop {
         all
     }
 
-    /// Returns the name under which a model of the store is listed: the short one of the catalogue
-    /// if it means that model here, else its own.
-    fn listed_name(&self, inventory: &Inventory<'_>, own: &ModelName) -> String {
-        let own_name = own.to_string();
-        let short = catalog::of(own).map(CatalogModel::name).filter(|short| {
-            let found = self.find_among(inventory, short).ok().flatten();
-            found.is_some_and(|found| found.model == own_name && *found.preset == Laid::default())
-        });
-        short.unwrap_or(own_name)
+    /// Returns the name under which a model is listed: the short one if it means that model here,
+    /// else its own.
+    fn listed_name(&self, inventory: &Inventory<'_>, entry: &StoreEntry) -> String {
+        let own_name = entry.name.to_string();
+        let found = self.find_among(inventory, &entry.short).ok().flatten();
+        let is_it = |found: Found| found.model == own_name && *found.preset == Laid::default();
+        if found.is_some_and(is_it) { entry.short.clone() } else { own_name }
     }
 
     fn find(&self, name: &str) -> Result<Option<Found>, String> {
@@ -485,7 +499,7 @@ fn local(inventory: &Inventory<'_>, name: &str) -> Result<Option<LocalModel>> {
 
 /// Returns the name under which a model is listed; other names may mean the same files.
 fn own_name(inventory: &Inventory<'_>, model: &LocalModel) -> String {
-    inventory.name_at(&model.path).unwrap_or(&model.name).to_string()
+    inventory.name_of(model).to_string()
 }
 
 /// Turns an error of the store into one for clients. Paths go only to the log.
@@ -518,9 +532,9 @@ impl Library for Shop {
     fn catalog(&self, measures: bool) -> Result<Catalog, LibraryError> {
         // A store that cannot be read is an error, not an empty store.
         let inventory = self.hub.inventory();
-        inventory.entries().map_err(told)?;
+        let here = inventory.entries().map_err(told)?;
         let machine = self.measured.machine(measures);
-        Ok(offers::catalog(&machine, &inventory, |own| self.listed_name(&inventory, own)))
+        Ok(offers::catalog(&machine, here, |own| self.listed_name(&inventory, own)))
     }
 
     fn pullable(&self, name: &str) -> Result<String, LibraryError> {

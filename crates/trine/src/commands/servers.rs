@@ -47,7 +47,7 @@ fn row(model: &Value) -> Vec<String> {
     ]
 }
 
-/// Unloads a model.
+/// Unloads a model, or all.
 ///
 /// # Errors
 /// Returns an error if the server does not answer, or has no such model.
@@ -59,16 +59,20 @@ pub(crate) fn stop(args: StopArgs) -> Result<()> {
         Ok(models.filter_map(|model| model["name"].as_str().map(str::to_owned)).collect())
     };
     let before = loaded()?;
-    let body = json!({ "model": args.model, "keep_alive": 0, "stream": false });
-    let answer = client.send("/api/generate", Some(&body))?;
-    if read(&args.server, &answer)?["done_reason"] != "unload" {
-        bail!("the server at {} does not unload models on demand", args.server.url);
+    let wanted = args.model.map_or_else(|| before.clone(), |model| vec![model]);
+    for model in &wanted {
+        let body = json!({ "model": model, "keep_alive": 0, "stream": false });
+        let answer = client.send("/api/generate", Some(&body))?;
+        if read(&args.server, &answer)?["done_reason"] != "unload" {
+            bail!("the server at {} does not unload models on demand", args.server.url);
+        }
     }
     // The argument may be a preset or an alias; the model that is gone is the one that was meant.
     let after = loaded()?;
     let gone: Vec<&str> =
         before.iter().filter(|name| !after.contains(name)).map(String::as_str).collect();
-    let model = terminal::harmless(&args.model);
+    let wanted = wanted.join(", ");
+    let model = terminal::harmless(&wanted);
     match gone.as_slice() {
         [] if before.is_empty() => output::remark("no model was loaded"),
         [] => output::remark(format_args!(

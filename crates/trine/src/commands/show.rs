@@ -108,7 +108,7 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
     }
     let plain = source.open(None)?;
     let settings = Settings::measuring(&Placement::default(), KvType::F16);
-    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
+    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch.unasked())?;
     let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
     let draft = match drafting.find(&source, &model, &settings)? {
         Some(draft) => Some(draft_report(&draft)?),

@@ -10,9 +10,10 @@ use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
 use crate::embedded::Embedded;
 use crate::fetch::fetch;
-use crate::fitting::Room;
 use crate::model_source::{Source, hub, hub_config, repository};
 use crate::output;
+use crate::seeing;
+use crate::suiting::Suited;
 use crate::terminal;
 use crate::tower;
 
@@ -31,17 +32,17 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
     };
     let name = repository(&hub.inventory(), &typed)?;
     if let Some(known) = catalog::of(&name)
-        && let Some(misfit) = Room::now().misfit(Some(known), known.bytes)
+        && let Some(misfit) = Suited::unmeasured().misfit(Some(known), known.bytes)
     {
         output::warning(misfit);
     }
     let model = fetch(&hub, &name)?;
     if args.json {
-        return output::json(&named(&model.name, &model)?);
+        return output::json(&named(&model.name, &model.short, &model)?);
     }
     output::remark(format_args!(
         "{}, {}, in {}",
-        catalog::short(&model.name),
+        model.short,
         output::bytes(model.bytes),
         model.path.display()
     ));
@@ -87,8 +88,11 @@ fn pictures_of(
         }),
         _ if is_told => None,
         Ok(None) => Some(match tower::why_never(model.config().family, model.config().hidden) {
-            Some(why) => format!("it takes texts only: {why}"),
-            None => "it takes texts only: its repository has no vision tower for it; --mmproj FILE names one for images".to_owned(),
+            Some(why) => format!("it takes texts only: {why}; for images {}", seeing::other()),
+            None => format!(
+                "it takes texts only: its repository has no vision tower for it; for images name one with --mmproj FILE, or {}",
+                seeing::other()
+            ),
         }),
         Err(error) => Some(format!("it takes texts only: {error:#}")),
     }
@@ -109,7 +113,7 @@ pub(crate) fn list(args: ListArgs) -> Result<()> {
     let hub = hub()?;
     let entries = hub.list()?;
     if args.json {
-        let entries = entries.iter().map(|entry| named(&entry.name, entry));
+        let entries = entries.iter().map(|entry| named(&entry.name, &entry.short, entry));
         // A preset may have a megabyte of text: only one is held at a time.
         let presets = hub.preset_names()?.into_iter();
         let presets = presets.filter_map(|name| hub.preset(&name).ok().flatten());
@@ -130,7 +134,7 @@ pub(crate) fn list(args: ListArgs) -> Result<()> {
 
 fn row(entry: &StoreEntry) -> Vec<String> {
     let harmless = |name: String| terminal::harmless(&name).into_owned();
-    let (name, whole) = (harmless(catalog::short(&entry.name)), harmless(entry.name.to_string()));
+    let (name, whole) = (harmless(entry.short.clone()), harmless(entry.name.to_string()));
     let mut state = match (entry.state, entry.origin) {
         (EntryState::Complete, origin) => match origin.place() {
             None => "complete".to_owned(),
@@ -152,9 +156,9 @@ fn row(entry: &StoreEntry) -> Vec<String> {
 }
 
 /// Returns a model as JSON under the name by which people ask for it, with the repository beside.
-fn named(name: &ModelName, value: &impl Serialize) -> Result<Value> {
+fn named(name: &ModelName, short: &str, value: &impl Serialize) -> Result<Value> {
     let mut value = serde_json::to_value(value)?;
-    value["name"] = catalog::short(name).into();
+    value["name"] = short.into();
     value["repository"] = name.to_string().into();
     Ok(value)
 }

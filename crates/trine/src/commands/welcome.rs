@@ -2,15 +2,15 @@
 
 use anyhow::Result;
 
-use crate::fitting::Room;
 use crate::output;
+use crate::suiting::Suited;
 
 /// Prints the welcome.
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written.
 pub(crate) fn run() -> Result<()> {
-    let model = Room::now().usual();
+    let model = Suited::unmeasured().best();
     let name = model.name();
     output::block(&format!(
         "trine runs Google's Gemma models (3, 3n and 4) on this computer.

@@ -39,7 +39,7 @@ fn chat_commands_and_their_mistakes() {
         "needs a file name",
         "system text is set",
         "/no/such/file",
-        "cannot think",
+        "does not think before it answers",
         "on, off, or the most tokens",
     ] {
         assert!(ran.err.contains(expected), "{expected}: {}", ran.err);

@@ -81,7 +81,7 @@ fn wrong_arguments_are_usage_errors() {
         &["plan", "--device", "vulkan:"],
         &["run", "--kv", "f8", "demo", "x"],
         &["run", "--threads", "0", "demo", "x"],
-        &["run", "--context", "0", "demo", "x"],
+        &["run", "--context", "-1", "demo", "x"],
         &["run", "--logit-bias", "abc", "demo", "x"],
         &["run", "--raw", "--system", "x", "demo", "y"],
         &["run", "--interactive", "demo", "prompt"],

@@ -104,6 +104,37 @@ fn a_broken_header_is_told_by_its_repository() {
     }
 }
 
+/// Commands that run nothing are no reason to ask for gigabytes: what fails is told with the
+/// command that downloads the model.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_header_that_cannot_be_read_is_no_question_about_a_download() {
+    use crate::pty::{Terminal, ended};
+    let hub = TestHub::cut("a/b-GGUF", "b-F32.gguf", 5000);
+    let (here, mut store) = (model(), Store::new());
+    store.endpoint = hub.address.clone();
+    for command in [
+        &["plan", "a/b-GGUF"][..],
+        &["explain", "a/b-GGUF"],
+        &["show", "a/b-GGUF"],
+        &["plan", &here, "--draft", "a/b-GGUF"],
+        &["explain", &here, "--draft", "a/b-GGUF"],
+        &["show", &here, "--draft", "a/b-GGUF"],
+    ] {
+        let terminal = Terminal::of_columns(400);
+        let mut child = terminal.spawn_whole(&mut store.command(command));
+        assert_eq!(ended(&mut child).code(), Some(1), "{command:?}");
+        let written = terminal.written();
+        terminal.close();
+        let (pull, reason) = ("`trine pull a/b-GGUF`", "the server ended its answer too early");
+        assert!(written.contains(pull) && !written.contains("[Y/n]"), "{command:?}: {written}");
+        assert!(command.len() > 2 || written.contains(reason), "{command:?}: {written}");
+    }
+    let unknown = store.trine(&["show", "a/c-GGUF"]).fails(1);
+    assert!(unknown.contains("has no repository a/c-GGUF"), "{unknown}");
+    assert!(!unknown.contains("trine pull"), "it would not help: {unknown}");
+}
+
 /// Without a server the catalogue says what a model takes.
 #[test]
 fn the_plan_of_a_name_of_the_catalogue_needs_no_network() {

@@ -207,7 +207,7 @@ fn files_that_cannot_be_read_or_written() {
     assert!(error.contains("/no/such/folder/x"), "{error}");
     let ids = ids.to_str().unwrap();
     let error =
-        trine(&["logits", &model, "--ids", ids, "--out", out.to_str().unwrap(), "--context", "0"])
+        trine(&["logits", &model, "--ids", ids, "--out", out.to_str().unwrap(), "--context", "-1"])
             .fails(2);
     assert!(error.contains("--context"), "{error}");
 }

@@ -80,6 +80,9 @@ const FEW: [&str; 6] = ["--max-tokens", "3", "--seed", "1", "--threads", "1"];
 fn habits_mean_what_they_mean_elsewhere() {
     let answer = |arguments: &[&str]| trine(&[arguments, &FEW].concat()).ok().out;
     let expected = answer(&["run", "demo", "Tell me a story"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt").display().to_string();
+    std::fs::write(&file, "Tell me a story").unwrap();
     for typed in [
         &["run", "demo", "Tell", "me", "a", "story"][..],
         &["-p", "Tell me a story", "-m", "demo"],
@@ -88,11 +91,19 @@ fn habits_mean_what_they_mean_elsewhere() {
         &["run", "demo", "-p", "Tell me a story", "--keepalive", "5m"],
         &["run", "demo", "Tell me a story", "-c", "512", "-ngl", "0"],
         &["run", "demo", "Tell me a story", "--ctx-size", "512"],
+        &["-m", "demo", "-p", "Tell me a story", "-c", "0", "-fa", "on", "--jinja"],
+        &["run", "demo", "-f", &file, "-ngl", "99"],
+        &["run", "demo", "--file", &file, "-ngl", "all", "--device", "cpu"],
     ] {
         assert_eq!(answer(typed), expected, "{typed:?}");
     }
-    let few = trine(&["run", "demo", "Tell me a story", "-n", "3", "--seed", "1", "-t", "1"]);
+    let few = trine(&["run", "demo", "Tell me a story", "-n", "3", "-s", "1", "-t", "1"]);
     assert_eq!(few.ok().out, expected);
+    let whole = |most: &[&str]| {
+        let fixed = ["run", "demo", "Tell me a story", "--seed", "1", "--threads", "1"];
+        trine(&[&fixed[..], most].concat()).ok().out
+    };
+    assert_eq!(whole(&["-n", "-1"]), whole(&[]));
     let cold = |option: &str| answer(&["run", "demo", "Hello", option, "0"]);
     assert_eq!(cold("--temp"), cold("--temperature"));
     assert_eq!(trine(&["ls"]).ok().out, trine(&["list"]).ok().out);
@@ -105,11 +116,20 @@ fn what_is_not_understood_is_answered_with_the_right_command() {
         (&["Tell me a story"], "write: trine run \"Tell me a story\"", "similar"),
         (&["get", "gemma3:4b"], "write: trine pull gemma3:4b", "similar"),
         (&["status"], "write: trine ps", "similar"),
+        (&["login"], "set HF_TOKEN to a token", "similar"),
+        (&["push", "mine"], "write: hf upload OWNER/REPO FILE", "similar"),
+        (&["import", "a.gguf"], "write: trine run FILE", "similar"),
+        (&["unload", "--all"], "write: trine stop --all", "similar"),
+        (&["clone", "a", "b"], "write: trine cp a b", "similar"),
         (&["launch", "claude"], "write: trine serve", "'bench'"),
         (&["lisst"], "'list'", "write"),
         (&["run", "demo", "hi", "--format", "json"], "Structured output", "--draft"),
         (&["run", "demo", "hi", "--nowordwrap"], "unexpected argument '--nowordwrap'", "-- --"),
         (&["run", "demo", "hi", "--temprature", "1"], "'--temperature'", "-- --"),
+        (&["run", "demo", "hi", "-fa", "off"], "attention is always computed so", "similar"),
+        (&["run", "demo", "hi", "-cnv"], "without --interactive (-cnv) it is answered", "similar"),
+        (&["serve", "demo", "--api-key", "x"], "give --api-key-file FILE", "similar"),
+        (&["-m", "demo", "-ctk", "q8_0"], "--kv f32, f16 or int8", "similar"),
         (&["run", "demo", "hi", "--device", "cuda"], "trine has no CUDA", "reference"),
     ] {
         let error = trine(typed).fails(2);

@@ -128,7 +128,13 @@ fn a_whole_name_means_its_own_repository() {
 #[test]
 fn search_needs_no_network() {
     let store = Store::new().with("ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_K_M.gguf");
-    let all = store.trine(&["search"]).ok().out;
+    let ran = store.trine(&["search"]).ok();
+    let next = "next: `trine run gemma";
+    assert!(ran.err.contains(next) && !ran.err.contains("recommended here"), "{}", ran.err);
+    let some = store.trine(&["search", "--quick", "270m"]).ok().err;
+    let said = ["next: `trine run gemma3:270m` downloads", "; recommended here is gemma"];
+    assert!(said.iter().all(|said| some.contains(said)), "{some}");
+    let all = ran.out;
     assert!(all.contains("gemma3:27b-it-qat") && all.contains("806.0 MB"), "{all}");
     assert_eq!(all.matches("recommended").count(), 1, "{all}");
     assert!(!all.contains("ggml-org/"), "repositories are for -v: {all}");
@@ -178,6 +184,7 @@ fn models_of_other_programs_are_used_in_place() {
     let library = "ollama/manifests/registry.ollama.ai/library";
     put(&format!("ollama/blobs/sha256-{hash}"), &bytes);
     put(&format!("{library}/gemma3/4b"), &manifest(&hash, &bytes));
+    put(&format!("{library}/gemma3/4b-it-fp8"), &manifest(&hash, &bytes));
     put(&format!("{library}/story/latest"), &manifest(&hash, &bytes));
     put(&format!("{library}/cut/latest"), &manifest(&hash, &bytes[1..]));
     put(&format!("{library}/out/latest"), &manifest("../../../../etc/passwd", &bytes));
@@ -199,26 +206,62 @@ fn models_of_other_programs_are_used_in_place() {
     };
     let list = run(&["list"]).ok().out;
     for (name, place) in [
-        ("ollama/gemma3-4b", "one of Ollama's models"),
-        ("ollama/story", "one of Ollama's models"),
-        ("lmstudio-community/gemma-3-12b-it-GGUF:Q4_K_M", "one of LM Studio's models"),
-        ("me/tiny-GGUF:Q8_0", "one of llama.cpp's cache"),
+        ("gemma3:4b ", "one of Ollama's models; ollama/gemma3-4b"),
+        ("gemma3:4b-it-fp8 ", "one of Ollama's models; ollama/gemma3-4b-it-fp8"),
+        ("story ", "one of Ollama's models; ollama/story"),
+        ("gemma3:12b ", "one of LM Studio's models; lmstudio-community/gemma-3-12b-it-GGUF:Q4_K_M"),
+        ("me/tiny-GGUF:Q8_0 ", "one of llama.cpp's cache"),
     ] {
-        let line = list.lines().find(|line| line.contains(name));
+        let line = list.lines().find(|line| line.trim_start().starts_with(name));
         assert!(line.is_some_and(|line| line.contains(place)), "{name}: {list}");
     }
     for absent in ["llama-GGUF", "cut", "out", "broken"] {
         assert!(!list.contains(absent), "{absent}: {list}");
     }
-    for name in ["gemma3:4b", "story", "gemma3:12b", "tiny", "me/tiny-GGUF"] {
+    for (name, short) in [
+        ("gemma3:4b", "gemma3:4b"),
+        ("ollama/gemma3-4b", "gemma3:4b"),
+        ("gemma3:4b-it-fp8", "gemma3:4b-it-fp8"),
+        ("story", "story"),
+        ("gemma3:12b", "gemma3:12b"),
+        ("tiny", "me/tiny-GGUF:Q8_0"),
+        ("me/tiny-GGUF", "me/tiny-GGUF:Q8_0"),
+    ] {
         let ran = run(&["show", name, "--json"]).ok().json();
-        assert_eq!(ran["layers"], 8, "{name}");
+        assert_eq!((&ran["layers"], &ran["model"]), (&8.into(), &short.into()), "{name}");
     }
-    for name in ["ollama/gemma3-4b", "me/tiny-GGUF"] {
+    let json = run(&["list", "--json"]).ok().json();
+    let mut names: Vec<&str> =
+        json.as_array().unwrap().iter().filter_map(|entry| entry["name"].as_str()).collect();
+    names.sort_unstable();
+    let listed = ["gemma3:12b", "gemma3:4b", "gemma3:4b-it-fp8", "me/tiny-GGUF:Q8_0", "story"];
+    assert_eq!(names, listed);
+    assert!(run(&["search", "gemma3:12b", "--quick"]).ok().out.contains(" here"));
+    let llama = home.path().join("llama/me_tiny-GGUF_tiny-Q8_0.gguf");
+    let studio = home
+        .path()
+        .join(".lmstudio/models/lmstudio-community/gemma-3-12b-it-GGUF/gemma-3-12b-it-Q4_K_M.gguf");
+    for (name, how) in [
+        ("gemma3:4b", "remove it with `ollama rm gemma3:4b`"),
+        ("ollama/gemma3-4b", "remove it with `ollama rm gemma3:4b`"),
+        ("story", "remove it with `ollama rm story`"),
+        ("gemma3:12b", "LM Studio's models, which trine only reads; remove it there"),
+        ("me/tiny-GGUF", "me_tiny-GGUF_tiny-Q8_0.gguf is not removed"),
+        ("tiny", "delete that file"),
+    ] {
         let error = run(&["rm", name]).fails(1);
-        assert!(error.contains("remove it with that program"), "{error}");
+        assert!(error.contains(how), "{name}: {error}");
     }
-    assert!(home.path().join(format!("ollama/blobs/sha256-{hash}")).exists());
+    let blob = home.path().join(format!("ollama/blobs/sha256-{hash}"));
+    assert!([blob, llama, studio].iter().all(|path| path.exists()));
+    // A model of the store comes before that of another program, which then keeps its long name.
+    let own = store.folder.path().join("ggml-org/gemma-3-4b-it-GGUF");
+    std::fs::create_dir_all(&own).unwrap();
+    std::fs::write(own.join("gemma-3-4b-it-Q4_K_M.gguf"), &bytes).unwrap();
+    let list = run(&["list"]).ok().out;
+    let starts =
+        |name: &str| list.lines().filter(|line| line.trim_start().starts_with(name)).count();
+    assert_eq!((starts("gemma3:4b "), starts("ollama/gemma3-4b ")), (1, 1), "{list}");
 }
 
 #[test]

@@ -53,17 +53,22 @@ fn a_pull_says_whether_the_model_reads_pictures() {
     );
     std::fs::remove_file(&tower).unwrap();
     let none = told();
-    let line = "it takes texts only: its repository has no vision tower for it; --mmproj FILE";
+    let line = "it takes texts only: its repository has no vision tower for it; for images name";
     assert!(none.contains(line), "{none}");
     let error = store.trine(&["run", "me/see-GGUF", "a", "--image", "a.png"]).fails(1);
-    assert!(error.contains("downloads one, or says why there is none"), "{error}");
+    for said in ["downloads one if its repository has one", "trine run gemma3:4b --image FILE"] {
+        assert!(error.contains(said), "{error}");
+    }
     // No file would help this one.
     std::fs::copy(golden("gguf/gemma3n/model.gguf"), store.folder().join("see-F32.gguf")).unwrap();
     let never = told();
     let line = "it takes texts only: the vision towers of Gemma 3n are not run";
-    assert!(never.contains(line) && !never.contains("--mmproj"), "{never}");
+    assert!(never.contains(line) && !never.contains("--mmproj FILE"), "{never}");
     let error = store.trine(&["run", "me/see-GGUF", "a", "--image", "a.png"]).fails(1);
-    assert!(error.contains("are not run; take a model that does"), "{error}");
+    assert!(error.contains("are not run; take a model that reads them: "), "{error}");
+    for told in [none, never, error] {
+        assert!(told.contains("trine run gemma3:4b --image FILE"), "it ends in a command: {told}");
+    }
 }
 
 #[test]
@@ -186,7 +191,10 @@ fn pictures_that_cannot_be_read_are_told() {
     let error = ask(&blind, &["--image", &cat]).fails(1);
     assert!(error.contains("no mmproj file beside it") && error.contains("--mmproj"), "{error}");
     let error = ask("demo", &["--image", &cat]).fails(1);
-    assert!(error.contains("demo reads no images"), "{error}");
+    assert!(
+        error.contains("demo reads no images") && error.contains("trine run gemma3:4b"),
+        "{error}"
+    );
     let place = tempfile::tempdir().unwrap();
     let model = seeing::model(place.path(), true).display().to_string();
     let error = ask(&model, &["--image", &folder]).fails(1);
@@ -234,7 +242,7 @@ fn chats_take_pictures_and_keep_where_they_are() {
     let told = chat(&load, &["--no-mmproj"]).ok().err;
     assert!(told.contains("2 images are left out"), "{told}");
     let error = chat(&format!("/image {a}\n"), &["--no-mmproj"]).fails(1);
-    assert!(error.contains("reads no images"), "{error}");
+    assert!(error.contains("reads no images; /model gemma3:4b goes on with"), "{error}");
     let told = chat(&format!("/image {a}\n/image -\n/image\n"), &[]).ok().err;
     assert!(told.contains("no image waits; /image FILE"), "{told}");
     let error = chat(&format!("{a} what is this\n"), &[]).fails(1);
@@ -280,7 +288,10 @@ fn towers_are_measured_and_forecast() {
     assert_eq!(measured["picture"], serde_json::json!([1024, 768]));
     assert_eq!(measured["soft_tokens"], 4);
     let table = bench(&["--markdown", "--image", "100x60"]).ok().out;
-    assert!(table.contains("| 100 x 60 |") && table.contains("pictures/s"), "{table}");
+    assert!(
+        table.contains("| 100 x 60 |") && table.contains("images/s") && !table.contains("picture"),
+        "{table}"
+    );
     assert!(bench(&["--image", &picture("a")]).ok().out.contains("91 x 67"));
     assert!(bench(&["--image", "0x0"]).fails(2).contains("pixels"));
     for other in

@@ -338,7 +338,44 @@ fn a_served_model_has_its_name_of_the_catalogue() {
     assert_eq!(generate(&serving, "gemma3:4b").0, 404);
     let url = format!("http://{}", serving.address);
     let ran = trine(&["stop", "gemma3:1b", "--url", &url]).ok();
-    assert!(ran.err.contains("stopped ggml-org/gemma-3-1b-it-GGUF:Q4_K_M"), "{}", ran.err);
+    assert!(ran.err.contains("stopped gemma3:1b\n"), "{}", ran.err);
+    let long = "ggml-org/gemma-3-1b-it-GGUF:Q4_K_M";
+    for name in [long, "gemma-3-1b-it-gguf", "gemma3:1b"] {
+        assert_eq!(generate(&serving, name).0, 200, "{name}");
+    }
+    for (path, expected) in [
+        ("/v1/models", &["gemma3:1b", "x"][..]),
+        ("/api/tags", &["gemma3:1b", "x"]),
+        ("/api/ps", &["gemma3:1b"]),
+    ] {
+        assert_eq!(names(&serving, path), expected, "{path}");
+    }
+    let models: Value = serde_json::from_str(&get(&serving, "/v1/models").1).unwrap();
+    assert!(models["data"].as_array().unwrap().iter().all(|one| one["root"] == long), "{models}");
+}
+
+/// Models of other programs are served by the names that people have for them.
+#[test]
+fn models_of_other_programs_are_served_by_short_names() {
+    let (home, store) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = home.path().join(".lmstudio/models/lmstudio-community/gemma-3-12b-it-GGUF");
+    fs::create_dir_all(&folder).unwrap();
+    fs::copy(demo(), folder.join("gemma-3-12b-it-Q4_K_M.gguf")).unwrap();
+    let at = |folder: &tempfile::TempDir| folder.path().display().to_string();
+    let (home, store) = (at(&home), at(&store));
+    let variables = [("HOME", &*home), ("TRINE_HOME", &*store)];
+    for arguments in [&[][..], &["gemma3:12b"]] {
+        let serving = Serving::start_in(&variables, arguments);
+        for path in ["/v1/models", "/api/tags"] {
+            let names = names(&serving, path);
+            assert!(names.contains(&"gemma3:12b".to_owned()), "{path}: {names:?}");
+            assert!(names.iter().all(|name| !name.contains("lmstudio")), "{path}: {names:?}");
+        }
+        for name in ["gemma3:12b", "lmstudio-community/gemma-3-12b-it-GGUF:Q4_K_M"] {
+            assert_eq!(generate(&serving, name).0, 200, "{name}");
+        }
+        assert!(names(&serving, "/api/ps").contains(&"gemma3:12b".to_owned()));
+    }
 }
 
 #[test]

@@ -284,6 +284,11 @@ fn loaded_models_are_listed_and_stopped() {
     assert!(stopped.err.contains("stopped demo"), "{}", stopped.err);
     let listed = trine(&["ps", "--url", &url]).ok();
     assert!(listed.out.is_empty() && listed.err.contains("no model is loaded"), "{}", listed.out);
+    server.ask("POST", "/v1/completions", r#"{"prompt":"x","max_tokens":1}"#);
+    let all = trine(&["stop", "--all", "--url", &url]).ok();
+    assert!(all.err.contains("stopped demo"), "{}", all.err);
+    let again = trine(&["stop", "--all", "--url", &url]).ok();
+    assert!(again.err.contains("no model was loaded"), "{}", again.err);
     let again = trine(&["stop", "demo", "--url", &url]).ok();
     assert!(again.err.contains("no model was loaded"), "{}", again.err);
     let error = trine(&["stop", "nobody", "--url", &url]).fails(1);

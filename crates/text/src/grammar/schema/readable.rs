@@ -172,11 +172,11 @@ fn is_type(value: &mut Value) -> bool {
     }
 }
 
-/// Makes the arguments of a function a schema of an object; returns whether they are one, and what
-/// cannot be read of it.
-pub(crate) fn of_arguments(parameters: &mut Map<String, Value>) -> (bool, Vec<LeftOut>) {
+/// Makes the arguments of a function a schema of an object, and returns what cannot be read of it.
+/// Arguments have names: a schema of anything else says nothing of them.
+pub(crate) fn of_arguments(parameters: &mut Map<String, Value>) -> Vec<LeftOut> {
     let mut schema = Value::Object(std::mem::take(parameters));
-    let left_out = readable(&mut schema);
+    let mut left_out = readable(&mut schema);
     if let Value::Object(map) = schema {
         *parameters = map;
     }
@@ -185,8 +185,10 @@ pub(crate) fn of_arguments(parameters: &mut Map<String, Value>) -> (bool, Vec<Le
         Some(Value::Array(names)) => names.iter().any(|name| name == "object"),
         Some(name) => name == "object",
     };
-    if is_object {
-        parameters.insert("type".to_owned(), "object".into());
+    if !is_object {
+        parameters.clear();
+        left_out = vec![LeftOut { place: "#".to_owned(), keyword: "type".to_owned() }];
     }
-    (is_object, left_out)
+    parameters.insert("type".to_owned(), "object".into());
+    left_out
 }

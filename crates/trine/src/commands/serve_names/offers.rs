@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use trine_hub::catalog::{self, CatalogModel};
-use trine_hub::{EntryState, Inventory, ModelName};
+use trine_hub::{EntryState, StoreEntry};
 use trine_server::{Catalog, Offer, OfferState};
 
 use crate::suiting::Suited;
@@ -27,20 +27,21 @@ impl Measured {
     }
 }
 
-/// Returns the models of the catalogue with what is forecast for a machine and what of them
-/// is here; `listed` gives the name under which a model of the store is served.
+/// Returns the models of the catalogue with what is forecast for a machine and which of them are
+/// `here`; `listed` gives the name under which one is served.
 pub(super) fn catalog(
     machine: &Suited,
-    inventory: &Inventory<'_>,
-    listed: impl Fn(&ModelName) -> String,
+    here: &[StoreEntry],
+    listed: impl Fn(&StoreEntry) -> String,
 ) -> Catalog {
     let (best, usual) = (machine.best(), catalog::offered());
-    let state = |model: &CatalogModel| match inventory.show(&model.model()) {
-        Ok(Some(entry)) if entry.state == EntryState::Complete => {
-            OfferState::Here(listed(&entry.name))
+    let state = |model: &CatalogModel| {
+        let own = here.iter().filter(|entry| entry.short == model.name());
+        match own.min_by_key(|entry| entry.state != EntryState::Complete) {
+            Some(entry) if entry.state == EntryState::Complete => OfferState::Here(listed(entry)),
+            Some(entry) => OfferState::Partial(entry.percent),
+            None => OfferState::Absent,
         }
-        Ok(Some(entry)) => OfferState::Partial(entry.percent),
-        Ok(None) | Err(_) => OfferState::Absent,
     };
     let offer = |model: &'static CatalogModel| Offer {
         names: model.names(),

@@ -204,7 +204,7 @@ pub(super) fn facts(engine: &Engine, tower: Option<&Tower>, rates: Option<Rates>
             0 => "-".to_owned(),
             pictures => format!("{} ms", number(1e3 * tower.seconds / pictures as f64)),
         };
-        facts.push(fact("pictures", format!("{}{waiting}", output::count(tower.pictures))));
+        facts.push(fact("images", format!("{}{waiting}", output::count(tower.pictures))));
         facts.push(fact("each", each));
         facts.push(fact("known", output::count(tower.hits)));
     }
@@ -226,7 +226,7 @@ pub(super) const EXPLANATIONS: [(&str, &str); 14] = [
     ("with guesses", "tokens that a step with guesses gives a sequence"),
     ("preempted", "times that a request gave its blocks to another and waits again"),
     ("failures", "steps in which the device failed"),
-    ("pictures", "read by the tower, the time of each; known from before"),
+    ("images", "read by the tower, the time of each; known from before"),
 ];
 
 /// Formats a count with its unit: `1 row`, `12.3 k tokens`.

@@ -116,7 +116,7 @@ fn numbers_stay_short() {
     let tower = Tower { pictures: 4, hits: 9, seconds: 0.5, waiting: 1 };
     let with_tower = facts(&engine, Some(&tower), None);
     let value = |label| with_tower.iter().find(|fact| fact.label == label).unwrap().value.as_str();
-    assert_eq!([value("pictures"), value("each"), value("known")], ["4, 1 wait", "125 ms", "9"]);
+    assert_eq!([value("images"), value("each"), value("known")], ["4, 1 wait", "125 ms", "9"]);
     let facts = facts(&engine, None, None);
     assert!(facts.iter().any(|fact| fact.value == "100 % of 1 token"), "{facts:?}");
 }
