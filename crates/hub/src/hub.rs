@@ -7,12 +7,12 @@ use crate::catalog;
 use crate::config::HubConfig;
 use crate::error::HubError;
 use crate::http::Client;
-use crate::inventory::{Inventory, Shelves};
 use crate::local::{EntryState, LocalModel, Origin, RemovedModel, StoreEntry};
 use crate::manifest::Manifest;
 use crate::name::{ModelName, Selection};
 use crate::neighbours;
 use crate::shelf::Shelf;
+use crate::shelves::Shelves;
 use crate::short;
 use crate::store::Store;
 
@@ -50,21 +50,6 @@ impl Hub {
             Some(model) if model.origin.is_neighbour() => self.inventory().resolve(name),
             model => Ok(model),
         }
-    }
-
-    /// Returns what is on this machine, to be read once for any number of names.
-    #[must_use]
-    pub fn inventory(&self) -> Inventory<'_> {
-        Inventory::new(self)
-    }
-
-    /// Returns all models of the store, complete or not, and the complete ones of the Hugging Face
-    /// cache and of other programs. Skips everything else that lies there.
-    ///
-    /// # Errors
-    /// [`HubError::File`] if the store exists but cannot be read.
-    pub fn list(&self) -> Result<Vec<StoreEntry>, HubError> {
-        self.inventory().into_entries()
     }
 
     /// Returns all that lies on this machine: the store, the Hugging Face cache, other programs.

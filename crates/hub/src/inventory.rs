@@ -9,8 +9,8 @@ use crate::error::HubError;
 use crate::hub::Hub;
 use crate::local::{EntryState, LocalModel, Origin, StoreEntry};
 use crate::name::ModelName;
-use crate::select::Candidates;
 use crate::shelf::Shelf;
+use crate::shelves::Shelves;
 use crate::short;
 
 /// The models of the store and of other programs as they were at one time. Folders are read when
@@ -27,6 +27,42 @@ struct Read {
     by_path: HashMap<PathBuf, usize>,
     /// The shelves of each repository, those that come first in the order of [`Hub::shelves`].
     by_repository: HashMap<String, Shelves>,
+}
+
+impl Hub {
+    /// Returns what is on this machine, to be read once for any number of names.
+    #[must_use]
+    pub fn inventory(&self) -> Inventory<'_> {
+        Inventory::new(self)
+    }
+
+    /// Returns all models of the store, complete or not, and the complete ones of the Hugging Face
+    /// cache and of other programs. Skips everything else that lies there.
+    ///
+    /// # Errors
+    /// [`HubError::File`] if the store exists but cannot be read.
+    pub fn list(&self) -> Result<Vec<StoreEntry>, HubError> {
+        self.inventory().into_entries()
+    }
+
+    /// Returns the local model, complete or not, that a short name means, as
+    /// [`Inventory::short_name`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn short_name(&self, text: &str) -> Result<Option<ModelName>, HubError> {
+        self.inventory().short_name(text)
+    }
+
+    /// Returns short names of the local models, for messages.
+    pub fn short_names(&self) -> Vec<String> {
+        let entries = self.list().unwrap_or_default();
+        let mut names: Vec<String> =
+            entries.iter().map(|entry| short::without_gguf(entry.name.repo()).to_owned()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
 }
 
 impl<'a> Inventory<'a> {
@@ -155,71 +191,5 @@ impl Read {
         }
         let sorted = by_repository.into_iter().map(|(name, all)| (name, Shelves::new(all)));
         Self { entries, by_path, by_repository: sorted.collect() }
-    }
-}
-
-/// All shelves of one repository: the store's first, then those of other programs.
-pub(crate) struct Shelves(Vec<Sorted>);
-
-/// A shelf, and what is on it once that was asked for.
-struct Sorted {
-    shelf: Shelf,
-    /// Its models, complete or not.
-    all: OnceCell<Candidates>,
-    choice: OnceCell<Choice>,
-}
-
-/// What can be chosen of a shelf.
-struct Choice {
-    complete: Candidates,
-    /// The same with the whole files of all shelves: a vision tower may lie on another one.
-    everywhere: Candidates,
-}
-
-impl Shelves {
-    pub(crate) fn new(shelves: Vec<Shelf>) -> Self {
-        let sorted = |shelf| Sorted { shelf, all: OnceCell::new(), choice: OnceCell::new() };
-        Self(shelves.into_iter().map(sorted).collect())
-    }
-
-    /// Returns the complete model that a name picks on the first shelf that has one.
-    pub(crate) fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
-        for Sorted { shelf, choice, .. } in &self.0 {
-            let choice = choice.get_or_init(|| self.choice(shelf));
-            let pick = match choice.complete.choose(name) {
-                Ok(pick) if pick.mmproj().is_some() => pick,
-                Ok(pick) => choice.everywhere.with_mmproj(pick, &[]),
-                Err(error @ HubError::Ambiguous { .. }) => return Err(error),
-                Err(_) => continue,
-            };
-            return Ok(Some(shelf.local(name, &pick, self.shelves())));
-        }
-        Ok(None)
-    }
-
-    /// Returns the model, complete or not, that a name picks on the first shelf that has one.
-    pub(crate) fn show(&self, name: &ModelName) -> Result<Option<StoreEntry>, HubError> {
-        for Sorted { shelf, all, .. } in &self.0 {
-            match all.get_or_init(|| shelf.candidates()).pick(name) {
-                Ok(pick) => return Ok(Some(shelf.entry(name, &pick))),
-                Err(error @ HubError::Ambiguous { .. }) => return Err(error),
-                Err(_) => {}
-            }
-        }
-        Ok(None)
-    }
-
-    fn shelves(&self) -> impl Iterator<Item = &Shelf> {
-        self.0.iter().map(|sorted| &sorted.shelf)
-    }
-
-    fn choice(&self, shelf: &Shelf) -> Choice {
-        let names = shelf.complete_names();
-        let whole = self.shelves().flat_map(Shelf::whole_names);
-        let mut everywhere: Vec<String> = names.iter().cloned().chain(whole).collect();
-        everywhere.sort_unstable();
-        everywhere.dedup();
-        let (complete, everywhere) = (Candidates::new(names), Candidates::new(everywhere));
-        Choice { complete, everywhere }
     }
 }

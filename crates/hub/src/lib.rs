@@ -37,6 +37,7 @@ mod pull;
 mod retry;
 mod select;
 mod shelf;
+mod shelves;
 mod short;
 mod space;
 mod spelling;

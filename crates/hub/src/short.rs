@@ -2,31 +2,9 @@
 
 use crate::catalog::{self, CatalogModel, Known};
 use crate::error::HubError;
-use crate::hub::Hub;
 use crate::local::{EntryState, OLLAMA, Origin, StoreEntry};
 use crate::name::{ModelName, Selection, has_extension};
 use crate::neighbours::listed;
-
-impl Hub {
-    /// Returns the local model, complete or not, that a short name means, as
-    /// [`Inventory::short_name`](crate::Inventory::short_name) does.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn short_name(&self, text: &str) -> Result<Option<ModelName>, HubError> {
-        self.inventory().short_name(text)
-    }
-
-    /// Returns short names of the local models, for messages.
-    pub fn short_names(&self) -> Vec<String> {
-        let entries = self.list().unwrap_or_default();
-        let mut names: Vec<String> =
-            entries.iter().map(|entry| without_gguf(entry.name.repo()).to_owned()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    }
-}
 
 /// Gives models of other programs the names by which people ask for them: the catalogue's if it
 /// means this one here, else that of its own program.
@@ -131,7 +109,7 @@ fn is_meant(text: &str, entry: &StoreEntry) -> bool {
 }
 
 /// Returns a repository's name without the final `-GGUF`.
-fn without_gguf(repo: &str) -> &str {
+pub(crate) fn without_gguf(repo: &str) -> &str {
     let start = repo.len().saturating_sub("-gguf".len());
     match repo.get(start..) {
         Some(end) if start > 0 && end.eq_ignore_ascii_case("-gguf") => &repo[..start],
@@ -141,8 +119,8 @@ fn without_gguf(repo: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::config::HubConfig;
+    use crate::hub::Hub;
 
     fn hub(files: &[&str]) -> (tempfile::TempDir, Hub) {
         let folder = tempfile::tempdir().unwrap();

@@ -89,9 +89,9 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
-    /// Adds a tool in the form of OpenAI's chats, whose fields are at these places of the request. One
-    /// that is declared twice is the first, and one whose name no model here can write is left out:
-    /// an agent sends the tools of all its servers with each request.
+    /// Adds a tool in the form of OpenAI's chats, whose fields are at these places of the request.
+    /// One that is declared twice is the first, and one whose name no model here can write is left
+    /// out: an agent sends the tools of all its servers with each request.
     pub(crate) fn add(&mut self, tool: Value, places: Ends) {
         if let Some(name) = name_of(&tool) {
             if self.names.contains_key(name) {

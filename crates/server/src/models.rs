@@ -332,8 +332,8 @@ impl Models {
         }
     }
 
-    /// Returns all models that names stand for, each once and by the name for people, the default one
-    /// first; then those that are still loaded though no name stands for them any more.
+    /// Returns all models that names stand for, each once and by the name for people, the default
+    /// one first; then those that are still loaded though no name stands for them any more.
     pub(crate) fn engines(&self) -> Vec<Entry> {
         let names = self.known();
         let known = Arc::clone(&self.shared.facts().of);

@@ -20,6 +20,7 @@ mod grammar_walk;
 mod hostile;
 mod pictures;
 mod reply;
+mod schema_bounds;
 mod schemas;
 mod stop;
 mod template;

@@ -29,11 +29,13 @@ use trine_backend::{BLOCK, BackendError, ProgramOptions};
 use trine_model::{KvType, Op, Plan, Width, Workload};
 use trine_vulkan::capabilities::rates::{ATTENTION_FACTOR, SKINNY_ROWS_MAX};
 
-use crate::options::PREFILL;
 pub(crate) use npu::{
     ASSUMED, CHANNELS_GBPS, FIGURES, Figure, NpuPrompt, Span, TILE, npu_generation, npu_prompts,
 };
 pub(crate) use presets::{PRESETS, Preset, preset};
+
+/// Most tokens in one pass.
+pub(crate) const PREFILL: usize = 512;
 
 /// The rates of a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]

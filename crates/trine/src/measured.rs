@@ -13,9 +13,8 @@ use trine_vulkan::{Gpu, ReadSpeed};
 
 use crate::bandwidth::Bandwidth;
 use crate::failure::please_report;
-use crate::forecast::{Basis, BasisKind, Machine};
+use crate::forecast::{Basis, BasisKind, Machine, PREFILL};
 use crate::machine;
-use crate::options::PREFILL;
 use crate::output;
 use crate::statistics::Summary;
 use crate::terminal;

@@ -25,9 +25,6 @@ pub(crate) enum ContextFrom {
     Settings,
 }
 
-/// Most tokens in one pass.
-pub(crate) const PREFILL: usize = 512;
-
 /// Where a model runs, and with how much memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {

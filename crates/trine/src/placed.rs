@@ -11,7 +11,7 @@ use trine_backend::{
 use trine_model::{KvType, Plan, Width, aside};
 use trine_vulkan::Outline;
 
-use crate::options::PREFILL;
+use crate::forecast::PREFILL;
 use crate::output;
 
 /// Memory assumed of a machine whose GPU shares it: that of the usual machines that run models.

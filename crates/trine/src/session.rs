@@ -14,8 +14,9 @@ use trine_weights::DType;
 
 use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::draft::{Attached, DraftFacts, Drafting};
+use crate::forecast::PREFILL;
 use crate::model_source::Source;
-use crate::options::{ContextFrom, PREFILL, Settings};
+use crate::options::{ContextFrom, Settings};
 use crate::tower::Wish;
 use crate::vision::{Seat, Vision};
 use crate::{npu, output, terminal};

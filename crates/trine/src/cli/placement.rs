@@ -22,8 +22,8 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) device: Option<DeviceChoice>,
 
-    /// Layers that GPUs run, the last ones and the output; the CPU runs the others; auto is all that
-    /// fit [default: auto]
+    /// Layers that GPUs run, the last ones and the output; the CPU runs the others; auto is all
+    /// that fit [default: auto]
     #[arg(long, alias = "n-gpu-layers", value_name = "N", value_parser = parse_layers, hide_short_help = true)]
     pub(crate) gpu_layers: Option<usize>,
 

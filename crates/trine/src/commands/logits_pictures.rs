@@ -15,9 +15,10 @@ use super::logits::{LogitsFile, check_context, check_ids, check_length, destinat
 use crate::cli::LogitsArgs;
 use crate::device::GpuOptions;
 use crate::failure::usage;
+use crate::forecast::PREFILL;
 use crate::interrupt::Watch;
 use crate::model_source::find;
-use crate::options::{PREFILL, Settings};
+use crate::options::Settings;
 use crate::output;
 use crate::picture_file;
 use crate::session::{not_finite, overflown};

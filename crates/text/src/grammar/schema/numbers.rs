@@ -41,10 +41,10 @@ impl Side {
     }
 
     /// Brings the exclusive bound into the form that the library holds. Where both bounds lie
-    /// within one whole number, it takes the one nearer to 0 as inclusive if it is whole. The other bound
-    /// may come from another part of the schema, so this one becomes the inclusive bound beside it
-    /// anyway: of 0 the number with one digit in the last place that is written, of others the next
-    /// double.
+    /// within one whole number, it takes the one nearer to 0 as inclusive if it is whole. The other
+    /// bound may come from another part of the schema, so this one becomes the inclusive bound
+    /// beside it anyway: of 0 the number with one digit in the last place that is written, of
+    /// others the next double.
     fn hold_exclusive(&self, map: &mut Map<String, Value>, other: &Self) {
         let [inclusive, exclusive] = self.keys;
         // Draft 4 says with a boolean that the other keyword is exclusive.
