@@ -118,11 +118,16 @@ impl HeadsLaunch {
         // A subgroup for each head, all of which are in shared memory.
         let units = (LOCAL / subgroup).min(SHARED_BYTES / (4 * self.dim as u32)).max(1);
         let local = units * subgroup;
+        let norms = [
+            self.query.and_then(|query| query.query_norm),
+            self.stored.and_then(|stored| stored.key_norm),
+        ];
         let normed = [
             self.query.is_some_and(|query| query.query_norm.is_some()),
             self.stored.is_some_and(|stored| stored.key_norm.is_some()),
             self.stored.is_some_and(|stored| stored.value_norm),
             self.rope.is_none(),
+            norms.iter().flatten().any(|&weights| weights != 0),
         ];
         let normed = (0..).zip(normed).map(|(bit, normed)| u32::from(normed) << bit).sum();
         let constants = vec![
