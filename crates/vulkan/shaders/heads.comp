@@ -18,7 +18,7 @@ layout(constant_id = 4) const uint KV = 0;
 // Size of a subgroup.
 layout(constant_id = 5) const uint SUBGROUP = 32;
 // What is normed: bit 0: queries, bit 1: keys, bit 2: values. Bit 3: nothing is rotated, so that no table of turns is read: some
-// software reads what a condition excludes.
+// software reads what a condition excludes. Bit 4: queries or keys are normed with weights.
 layout(constant_id = 6) const uint NORMED = 0;
 // Where the numbers of the rows stand in the frame, see kv_row.
 layout(constant_id = 7) const uint PICKS = 0;
@@ -94,7 +94,10 @@ void work_on_heads() {
         if (BIASED != 0u) head_add_weights();
         if (rotates && HEAD_SIDE == 0u) head_turn(position);
         if (rotates && HEAD_SIDE > 0u) head_turn_in_grid(place.x);
-        head_prepare(norms, weight, push.frame, rotates, push.epsilon, 1.0);
+        // Heads without weights of their own are noted at others'.
+        const uint64_t others = push.query_norm != 0ul ? push.query_norm : push.key_norm;
+        const uint64_t noted = weight != 0ul ? weight : others;
+        head_prepare(norms, (NORMED & 16u) != 0u, noted, rotates, push.epsilon, 1.0);
         if (is_query) {
             [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
                 if (!head_has(i)) continue;

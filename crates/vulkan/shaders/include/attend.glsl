@@ -249,6 +249,8 @@ void attend_prepare(
     const bool owner,
     const float scale
 ) {
+    // All of a row's heads are noted at the norm of its queries; without one at nothing, but some software reads there.
+    const uint64_t noted = args.query_norm != 0ul ? args.query_norm : args.frame + 8ul;
     const uint units = owner ? UNITS : QUERIES;
     for (uint unit = gl_SubgroupID; unit < units; unit += SUBGROUPS) {
         const uint64_t source = attend_source(args, row, group, kv_head, unit);
@@ -256,8 +258,8 @@ void attend_prepare(
         head_take(args.chain, source);
         if (UNITS > SUBGROUPS) head_ask_weights(attend_norm(args, unit));
         const bool rotates = unit <= QUERIES && args.rope != 0ul;
-        const uint64_t weight = attend_norm(args, unit);
-        head_prepare(attend_norms(args, unit), weight, args.frame, rotates, args.epsilon, unit < QUERIES ? scale : 1.0);
+        const bool norms = attend_norms(args, unit);
+        head_prepare(norms, args.query_norm != 0ul, noted, rotates, args.epsilon, unit < QUERIES ? scale : 1.0);
         head_stage(unit);
     }
 }

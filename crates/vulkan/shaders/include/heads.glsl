@@ -143,12 +143,12 @@ void head_add_weights() {
     }
 }
 
-// Applies norm, rotation and the factor `scale` to the head. `weight`: the factors of the norm, 0 if these are 1; `readable`: any
-// address, because some software reads what a condition excludes.
+// Applies norm, rotation and the factor `scale` to the head. A sum that is not finite is noted at the weights `noted` if `notes`. The
+// eight bytes before these are there in any case, because some software reads what a condition excludes.
 void head_prepare(
     const bool norms,
-    const uint64_t weight,
-    const uint64_t readable,
+    const bool notes,
+    const uint64_t noted,
     const bool rotates,
     const float epsilon,
     const float scale
@@ -160,7 +160,7 @@ void head_prepare(
     }
     const float total = subgroupAdd(squares);
     const float square = total / float(DIM);
-    if (norms && weight != 0ul && !is_number(square)) norm_note(weight != 0ul ? weight : readable + 8ul);
+    if (norms && notes && !is_number(square)) norm_note(noted);
     const float factor = norms ? norm_factor(square, epsilon) * scale : scale;
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
         vec2 pair = head_pairs[i] * head_weights[i];

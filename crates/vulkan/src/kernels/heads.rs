@@ -118,11 +118,14 @@ impl HeadsLaunch {
         // A subgroup for each head, all of which are in shared memory.
         let units = (LOCAL / subgroup).min(SHARED_BYTES / (4 * self.dim as u32)).max(1);
         let local = units * subgroup;
+        let query_norm = self.query.and_then(|query| query.query_norm);
+        let key_norm = self.stored.and_then(|stored| stored.key_norm);
         let normed = [
-            self.query.is_some_and(|query| query.query_norm.is_some()),
-            self.stored.is_some_and(|stored| stored.key_norm.is_some()),
+            query_norm.is_some(),
+            key_norm.is_some(),
             self.stored.is_some_and(|stored| stored.value_norm),
             self.rope.is_none(),
+            query_norm.into_iter().chain(key_norm).any(|weights| weights != 0),
         ];
         let normed = (0..).zip(normed).map(|(bit, normed)| u32::from(normed) << bit).sum();
         let constants = vec![
@@ -147,11 +150,11 @@ impl HeadsLaunch {
             value: self.stored.map_or(0, |stored| stored.value.address),
             query_norm: match biases {
                 Some([_, value]) => value,
-                None => self.query.and_then(|query| query.query_norm).unwrap_or(0),
+                None => query_norm.unwrap_or(0),
             },
             key_norm: match biases {
                 Some([key, _]) => key,
-                None => self.stored.and_then(|stored| stored.key_norm).unwrap_or(0),
+                None => key_norm.unwrap_or(0),
             },
             rope: self.rope.unwrap_or(0),
             cache: self.stored.map_or(0, |stored| stored.cache.span.address),
