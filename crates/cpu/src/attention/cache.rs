@@ -326,8 +326,8 @@ impl Store {
         let width = shape.head_dim;
         let place = row * width..(row + 1) * width;
         match self {
-            // SAFETY: only the caller uses the row.
             Store::F32(buffer) => {
+                // SAFETY: only the caller uses the row.
                 unsafe { buffer.write(place) }.copy_from_slice(source);
                 true
             }
