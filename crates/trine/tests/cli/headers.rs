@@ -124,9 +124,10 @@ fn a_header_that_cannot_be_read_is_no_question_about_a_download() {
         let terminal = Terminal::of_columns(400);
         let mut child = terminal.spawn_whole(&mut store.command(command));
         assert_eq!(ended(&mut child).code(), Some(1), "{command:?}");
+        let (pull, reason) = ("`trine pull a/b-GGUF`", "the server ended its answer too early");
+        terminal.wait_for_written(pull);
         let written = terminal.written();
         terminal.close();
-        let (pull, reason) = ("`trine pull a/b-GGUF`", "the server ended its answer too early");
         assert!(written.contains(pull) && !written.contains("[Y/n]"), "{command:?}: {written}");
         assert!(command.len() > 2 || written.contains(reason), "{command:?}: {written}");
     }
