@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trine_model::{Op, Plan};
 
-/// What of a step is not finite.
+/// The value in a step that is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A sum of squares: that of the first norm.

@@ -136,7 +136,7 @@ impl Hub {
     }
 }
 
-/// Returns the most that is read of a file of `bytes` bytes after so many of the files before it.
+/// Returns how much of a file of `bytes` bytes may be read once `read` bytes of other files were.
 fn most_of_next(bytes: u64, read: u64) -> u64 {
     bytes.min(HEADER_BYTES).min(HEADERS_BYTES.saturating_sub(read))
 }

@@ -27,7 +27,7 @@ impl Room {
         self.has(model.demand(CONTEXT).memory_bytes)
     }
 
-    /// Returns whether there are so many bytes; `None` if nobody knows.
+    /// Returns whether this many bytes are available; `None` if that is unknown.
     pub(crate) fn has(&self, bytes: u64) -> Option<bool> {
         Some(bytes <= self.free?.saturating_add(self.beside))
     }

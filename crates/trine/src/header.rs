@@ -49,7 +49,7 @@ pub(crate) fn find_shape(typed: Option<&str>, fetch: &FetchArgs) -> Result<Shown
     }
 }
 
-/// Returns whether an error says that there is no such model, so that no download helps.
+/// Returns whether an error means that the model does not exist, so a download cannot help.
 fn is_final(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),

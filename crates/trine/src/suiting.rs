@@ -109,8 +109,7 @@ impl Suited {
         self.best_below(u64::MAX).unwrap_or_else(smallest)
     }
 
-    /// Returns the largest model of less than so many bytes that fits and writes as fast as people
-    /// read.
+    /// Returns the largest model below `bytes` that fits and writes as fast as people read.
     fn best_below(&self, bytes: u64) -> Option<&'static CatalogModel> {
         let suits = |model: &&CatalogModel| {
             model.bytes < bytes

@@ -282,7 +282,7 @@ fn pipes_among_the_files_of_other_programs_are_passed_over() {
 }
 
 /// The work for many models in one folder, each found by its own name, grows with their number:
-/// where all are sorted out anew for each name, this test takes 60 times as long.
+/// if every name sorted all files again, this test would take 60 times as long.
 #[test]
 fn many_models_of_one_folder_are_found_each_by_its_name() {
     const MODELS: usize = 1500;
