@@ -88,7 +88,7 @@ impl RunsTower for Endless {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let begin = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
-            if begin.elapsed() > Duration::from_secs(20) {
+            if begin.elapsed() > Duration::from_secs(120) {
                 return Err(failed());
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -166,7 +166,7 @@ fn requests_that_find_a_failure_end() {
             engine.check_integrity().expect("the books agree");
         }
     });
-    let next = || ends.recv_timeout(Duration::from_secs(20)).expect("requests end");
+    let next = || ends.recv_timeout(Duration::from_secs(120)).expect("requests end");
     let found: [Finish; 5] = std::array::from_fn(|_| next());
     let mut expected = [Finish::PictureFailed; 5];
     expected[1] = Finish::Length;

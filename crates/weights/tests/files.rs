@@ -21,7 +21,7 @@ fn folder() -> tempfile::TempDir {
 fn refuse(path: &Path, expected: &str) -> String {
     let start = Instant::now();
     let message = Checkpoint::open(path).expect_err("the path was accepted").to_string();
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(10));
     assert!(message.contains(expected), "no {expected:?} in: {message}");
     message
 }

@@ -9,12 +9,12 @@ use crate::support::{Raw, entry, row, string};
 use trine_weights::{Checkpoint, WeightsError, gguf};
 
 /// Returns the error of parsing `bytes`, which must name the file, contain `expected`, and occur
-/// within 1 s.
+/// within 10 s.
 #[track_caller]
 fn refuse(bytes: &[u8], expected: &str) -> WeightsError {
     let start = Instant::now();
     let error = gguf::parse(bytes, "case.gguf").expect_err("the file was accepted");
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(10));
     let message = error.to_string();
     assert!(message.contains("case.gguf"), "{message}");
     assert!(message.contains(expected), "no {expected:?} in: {message}");

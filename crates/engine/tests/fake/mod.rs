@@ -311,7 +311,7 @@ impl Fake {
         }
         let begin = Instant::now();
         while run == self.endless_at && !self.stop.load(Ordering::Relaxed) {
-            assert!(begin.elapsed() < Duration::from_secs(60), "nobody has stopped the step");
+            assert!(begin.elapsed() < Duration::from_secs(120), "nobody has stopped the step");
             std::thread::sleep(Duration::from_millis(1));
         }
         let draft_goal = self.facts.plan.draft_goal();

@@ -425,7 +425,7 @@ fn slow_server(body: &[u8], repository: Repository, hold: &Arc<AtomicBool>) -> S
 fn wait_for_part(store: &Path) {
     let start = Instant::now();
     while std::fs::metadata(part(store)).map_or(0, |metadata| metadata.len()) < 50_000 {
-        assert!(start.elapsed() < Duration::from_secs(60), "the child downloads nothing");
+        assert!(start.elapsed() < Duration::from_secs(120), "the child downloads nothing");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

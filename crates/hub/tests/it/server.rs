@@ -136,7 +136,7 @@ impl Drop for Server {
 }
 
 fn serve(mut stream: TcpStream, log: &Mutex<Vec<Request>>, handler: &Handler) {
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     let Some(Ok(first)) = lines.next() else { return };
     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();

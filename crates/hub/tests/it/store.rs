@@ -277,7 +277,7 @@ fn pipes_among_the_files_of_other_programs_are_passed_over() {
         config.neighbours = vec![(Origin::Ollama, ollama)];
         let _ = told.send(names(&Hub::new(config).unwrap()));
     });
-    let listed = heard.recv_timeout(std::time::Duration::from_secs(20));
+    let listed = heard.recv_timeout(std::time::Duration::from_secs(120));
     assert_eq!(listed.expect("no pipe is opened"), ["a/b:Q8_0", "ollama/gemma3-1b"]);
 }
 

@@ -14,7 +14,7 @@ use prost::Message;
 use crate::machine::{Machine, SMALL};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Reads the head of a message and then its body. `None` at the end of the connection.
 fn message(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {

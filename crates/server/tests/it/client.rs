@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::document;
 
 /// A test that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A whole answer.
 #[derive(Debug)]

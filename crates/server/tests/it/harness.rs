@@ -532,7 +532,7 @@ impl Harness {
     }
 
     pub(crate) fn wait_for(&self, what: &str, is_so: impl Fn(&Status) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !is_so(&self.status()) {
             assert!(Instant::now() < deadline, "waited for: {what}; {:?}", self.status());
             std::thread::sleep(Duration::from_millis(2));
@@ -559,7 +559,7 @@ impl Drop for Harness {
 /// Waits until something is so.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited until {what}");
         std::thread::sleep(Duration::from_millis(2));

@@ -13,7 +13,9 @@ use crate::client;
 use crate::harness::{Harness, wait_until};
 
 /// An answer that takes longer does not come.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an answer stays away that waits for its turn.
+const HELD: Duration = Duration::from_secs(5);
 
 fn chat(fields: Value) -> Value {
     let mut body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8});
@@ -177,7 +179,7 @@ fn crowded() -> (Harness, BufReader<TcpStream>, [Waiting; 2]) {
     let other = ask_beside(&server, "other");
     for _ in 0..10 {
         let main = ask_beside(&server, "main");
-        match main.recv_timeout(PATIENCE / 4) {
+        match main.recv_timeout(HELD) {
             Err(RecvTimeoutError::Timeout) => return (server, running, [other, main]),
             Err(RecvTimeoutError::Disconnected) => panic!("main is not answered at all"),
             // Nobody has waited for its room yet.

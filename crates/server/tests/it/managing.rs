@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::client::{self, Answer};
 use crate::harness::{Harness, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn lines(answer: &Answer) -> Vec<Value> {
     let text = String::from_utf8(answer.body.clone()).unwrap();

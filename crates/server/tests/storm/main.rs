@@ -142,7 +142,7 @@ impl Storm {
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited for: {what}");
         std::thread::sleep(Duration::from_millis(5));
@@ -299,5 +299,5 @@ fn storm() {
     let ending = Instant::now();
     server.handle.drain();
     server.join();
-    assert!(ending.elapsed() < Duration::from_secs(10));
+    assert!(ending.elapsed() < Duration::from_secs(25));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::client::Answer;
 
 /// Whoever waits longer has found a request that hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes that the system takes in for a client that does not read, as asked; Linux doubles it.
 const SMALL_BUFFER: u32 = 2048;
 

@@ -58,7 +58,7 @@ fn closed_standard_streams_are_not_reused() {
     shell.args(direct.get_args()).env_clear();
     shell.envs(direct.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = shell.spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let id = child.id();
     let files = || -> Vec<_> {
         (0..3).map(|number| std::fs::read_link(format!("/proc/{id}/fd/{number}")).ok()).collect()

@@ -96,7 +96,7 @@ impl Terminal {
     /// Waits until something is so.
     #[track_caller]
     pub(crate) fn wait(&self, what: &str, is_there: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !is_there() {
             assert!(Instant::now() < deadline, "no {what:?} in:\n{}", self.page());
             std::thread::sleep(Duration::from_millis(5));
@@ -138,7 +138,7 @@ fn slave_of(master: &File) -> String {
 /// The end of a program, which must come soon.
 #[track_caller]
 pub(crate) fn ended(child: &mut Child) -> ExitStatus {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;

@@ -381,7 +381,7 @@ fn models_of_other_programs_are_served_by_short_names() {
 #[test]
 fn keep_alive_is_an_option() {
     let serving = Serving::start(&["--keep-alive", "0"]);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while !names(&serving, "/api/ps").is_empty() {
         assert!(std::time::Instant::now() < deadline, "the model is not unloaded");
         std::thread::sleep(std::time::Duration::from_millis(10));

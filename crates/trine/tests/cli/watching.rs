@@ -112,7 +112,7 @@ mod on_a_terminal {
                     if stop.load(Ordering::SeqCst) {
                         return;
                     }
-                    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
                     let _ = stream.read(&mut [0; 4096]);
                     let _ = stream.write_all(answer.as_bytes());
                 }
