@@ -4,10 +4,13 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_PAD_INDIFFERENT, URL_SAFE_PAD_INDIFFERENT};
+use percent_encoding::percent_decode_str;
 
 use crate::{Limits, PictureError};
 
-/// Returns the bytes of the file in a data URL such as `data:image/png;base64,iVBORw0...`.
+/// Returns the bytes of the file in a data URL such as `data:image/png;base64,iVBORw0...`, as RFC
+/// 2397 and browsers read it (<https://fetch.spec.whatwg.org/#data-url-processor>): in base64 or
+/// percent-encoded, with parameters, with blanks around them and within base64.
 ///
 /// The media type has to begin with `image/`. It is not compared with the content, which
 /// [`Picture::decode`](crate::Picture::decode) recognises. Base64 is that of [`from_base64`].
@@ -19,11 +22,31 @@ use crate::{Limits, PictureError};
 pub fn from_data_url(url: &str, limits: &Limits) -> Result<Vec<u8>, PictureError> {
     let (head, data) = url.split_once(',').ok_or(PictureError::NoDataUrl)?;
     let head = head.to_ascii_lowercase();
-    let media = head.strip_prefix("data:").and_then(|rest| rest.strip_suffix(";base64"));
-    if !media.is_some_and(|media| media.starts_with("image/")) {
+    let head = head.strip_prefix("data:").ok_or(PictureError::NoDataUrl)?.trim_matches(is_blank);
+    let in_base64 = head.strip_suffix("base64").map(|rest| rest.trim_end_matches(is_blank));
+    let in_base64 = in_base64.and_then(|rest| rest.strip_suffix(';'));
+    if !in_base64.unwrap_or(head).starts_with("image/") {
         return Err(PictureError::NoDataUrl);
     }
-    from_base64(data, limits)
+    // What follows `#` is no part of what a URL names.
+    let data = data.split('#').next().unwrap_or_default();
+    if in_base64.is_none() {
+        // Three characters stand for one byte at most.
+        let encoded = data.bytes().filter(|byte| *byte == b'%').count();
+        limits.check_bytes(data.len().saturating_sub(encoded.saturating_mul(2)))?;
+        let bytes: Vec<u8> = percent_decode_str(data).collect();
+        limits.check_bytes(bytes.len())?;
+        return Ok(bytes);
+    }
+    let text = percent_decode_str(data).decode_utf8_lossy();
+    match text.contains(is_blank) {
+        true => from_base64(&text.replace(is_blank, ""), limits),
+        false => from_base64(&text, limits),
+    }
+}
+
+fn is_blank(character: char) -> bool {
+    matches!(character, ' ' | '\t' | '\u{c}')
 }
 
 /// Returns the bytes of a file that is written in base64: in one of the two alphabets of RFC 4648,
@@ -80,6 +103,10 @@ mod tests {
         assert_eq!(read("data:image/png;base64,AQID").unwrap(), [1, 2, 3]);
         assert_eq!(read("DATA:Image/JPEG;BASE64,AQIDBA==").unwrap(), [1, 2, 3, 4]);
         assert_eq!(read("data:image/png;name=a;base64,").unwrap(), []);
+        assert_eq!(read("data: image/png ; charset=utf-8 ; base64 , AQ ID\t").unwrap(), [1, 2, 3]);
+        assert_eq!(read("data:image/png;base64,%41Q%49D%0A#part").unwrap(), [1, 2, 3]);
+        assert_eq!(read("data:image/png,%89PNG%2c#part").unwrap(), *b"\x89PNG,");
+        assert_eq!(read("data:image/png;base64;x=1,AQID").unwrap(), *b"AQID", "not the last one");
         // Without padding, and in the alphabet of URLs.
         for data in ["-_-_AQ==", "-_-_AQ", "+/+/AQ==", "+/+/AQ"] {
             let found = read(&format!("data:image/png;base64,{data}"));
@@ -95,22 +122,23 @@ mod tests {
         for url in [
             "",
             "data:image/png;base64",
-            "data:image/png,AQID",
             "data:text/plain;base64,AQID",
+            "data:text/plain,AQID",
+            "data:;base64,image/png",
             "data:;base64,AQID",
             "https://example.com/a.png;base64,AQID",
         ] {
             assert_eq!(read(url), Err(PictureError::NoDataUrl), "{url}");
         }
         for (data, at) in [
-            ("AQ ID", 3),
-            ("A\r\nQ ID", 5),
+            ("AQ*ID", 3),
+            ("A\r\nQ*ID", 5),
             ("AQ-/", 4),
             ("+Q-/", 1),
             ("AQI=A", 5),
             ("AQIDBB==", 8),
             ("AQIDB", 5),
-            ("%41QID", 1),
+            ("%zzQID", 1),
             ("AQ\u{e9}D", 3),
             ("AQID====", 8),
         ] {
@@ -125,6 +153,10 @@ mod tests {
         assert_eq!(read(&url).unwrap().len(), 6);
         // The length is checked before the characters are.
         let url = format!("data:image/png;base64,{}", "!".repeat(12));
+        assert_eq!(read(&url), Err(PictureError::TooManyBytes { bytes: 7, limit: 6 }));
+        let url = format!("data:image/png,{}", "%41".repeat(6));
+        assert_eq!(read(&url).unwrap().len(), 6);
+        let url = format!("data:image/png,{}", "%41".repeat(7));
         assert_eq!(read(&url), Err(PictureError::TooManyBytes { bytes: 7, limit: 6 }));
         let url = format!("data:image/png;base64,{}", "A".repeat(10) + "A=");
         assert!(matches!(read(&url), Err(PictureError::TooManyBytes { .. })));
