@@ -1,5 +1,6 @@
 //! The dialect of Ollama: `/api/...`
 
+mod context;
 pub(crate) mod manage;
 pub(crate) mod models;
 mod options;
@@ -16,6 +17,8 @@ use axum::http::{Request, Response};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use trine_text::{Message, Specials, Tokenizer, ToolCall};
+
+use context::Given;
 
 use crate::app::App;
 use crate::body::receive;
@@ -44,10 +47,8 @@ use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::note;
 
 /// Fields of the API that this server does not support.
-pub(crate) const UNSUPPORTED: [Unsupported; 2] = [
-    ("template", Harmless::Off, "templates of requests are not run; the model's own is used"),
-    ("context", Harmless::Off, "send the conversation to /api/chat"),
-];
+pub(crate) const UNSUPPORTED: [Unsupported; 1] =
+    [("template", Harmless::Off, "templates of requests are not run; the model's own is used")];
 
 /// The first tokens of a prompt that are kept if it is cut (`num_keep` in Ollama's `api/types.go`).
 const KEPT: i64 = 4;
@@ -129,6 +130,8 @@ enum Turn {
     Generate {
         system: Option<String>,
         prompt: String,
+        /// Token ids of earlier prompts and answers.
+        context: Vec<u32>,
         pictures: Sent,
         /// Whether the text is used without the model's format around it.
         is_raw: bool,
@@ -199,13 +202,18 @@ fn read_prompt(fields: Fields<'_>, keeps: Option<usize>) -> Result<Option<Turn>,
     if is_raw && !pictures.is_empty() {
         return Err(ApiError::unsupported("images", "leave out raw, or use /api/chat"));
     }
+    let context = fields.ids("context")?.unwrap_or_default();
+    if !context.is_empty() && (is_raw || !pictures.is_empty()) {
+        let remedy = "it goes with neither raw nor images; use /api/chat";
+        return Err(ApiError::unsupported("context", remedy));
+    }
     let prompt = fields.text("prompt")?.unwrap_or_default();
     if prompt.is_empty() && pictures.is_empty() {
         return Ok(None);
     }
     let (system, prompt) = (system.map(str::to_owned), prompt.to_owned());
     let rendering = rendering(fields)?;
-    Ok(Some(Turn::Generate { system, prompt, pictures, is_raw, keeps, rendering }))
+    Ok(Some(Turn::Generate { system, prompt, context, pictures, is_raw, keeps, rendering }))
 }
 
 impl Pictured for Asked {
@@ -238,7 +246,11 @@ impl flow::Asked for Asked {
         writer.load = load;
         writer.tokenizer = self.logprobs.map(|_| Arc::clone(&lease.tokenizer));
         let streams = self.streams;
+        let gives = matches!(&self.turn, Some(Turn::Generate { is_raw: false, pictures, .. }) if pictures.is_empty());
         let ask = self.ask(lease)?;
+        if let Some(ask) = ask.as_ref().filter(|_| gives) {
+            writer.given = Given::new(&ask.request.prompt, &lease.tokenizer);
+        }
         writer.prompt_tokens = ask.as_ref().map_or(0, |ask| ask.request.prompt.len());
         let asks = ask.into_iter().collect();
         Ok(Prepared { asks, streams, writer })
@@ -249,22 +261,27 @@ impl Asked {
     /// Returns the text to be written, if there is one.
     fn ask(self, lease: &Lease) -> Result<Option<Ask>, ApiError> {
         let mut parameters = self.parameters.over(lease)?;
+        let mut earlier = (Vec::new(), false);
         let conversation = match self.turn {
             None => return Ok(None),
             Some(Turn::Chat(conversation)) => conversation,
-            Some(Turn::Generate { prompt, pictures, is_raw, keeps, rendering, .. })
-                if is_raw || (lease.template().is_none() && pictures.is_empty()) =>
-            {
+            Some(Turn::Generate {
+                prompt, context, pictures, is_raw, keeps, rendering, ..
+            }) if is_raw || (lease.template().is_none() && pictures.is_empty()) => {
                 rendering.thinking.check_raw()?;
                 lease.check_room()?;
                 let ids = match keeps {
                     Some(keeps) => cut_between(lease, &prompt, keeps, parameters.max_tokens)?,
                     None => encode(lease, &prompt, Specials::Parse)?,
                 };
+                let ids = context::after(context, ids, keeps.is_some(), lease)?;
                 parameters.compile(lease)?;
                 return Ok(Some(parameters.ask(ids, self.logprobs, lease)));
             }
-            Some(Turn::Generate { system, prompt, pictures, rendering, .. }) => {
+            Some(Turn::Generate {
+                system, prompt, context, pictures, keeps, rendering, ..
+            }) => {
+                earlier = (context, keeps.is_some());
                 let system = system.map(|system| Message::new("system", system));
                 let asked = Message::new("user", pictures.before(prompt));
                 let messages = system.into_iter().chain([asked]).collect();
@@ -273,6 +290,7 @@ impl Asked {
             }
         };
         let ids = conversation.prompt(&mut parameters, lease)?;
+        let ids = context::after(earlier.0, ids, earlier.1, lease)?;
         Ok(Some(parameters.ask(ids, self.logprobs, lease)))
     }
 }
@@ -468,26 +486,37 @@ struct Lines {
     load: Duration,
     /// Spells tokens with their log-probabilities, if these are told.
     tokenizer: Option<Arc<Tokenizer>>,
+    /// What the answer's `context` is made of, if it has one.
+    given: Option<Given>,
 }
 
-/// A line, and the log-probabilities in it.
+/// A line, and the log-probabilities and token ids in it.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
     line: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<List<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<Vec<u32>>,
 }
 
 impl Lines {
     fn new(model: Arc<str>, way: Way, started: Instant) -> Self {
-        Self { model, way, prompt_tokens: 0, started, load: Duration::ZERO, tokenizer: None }
+        let (load, tokenizer, given) = (Duration::ZERO, None, None);
+        Self { model, way, prompt_tokens: 0, started, load, tokenizer, given }
     }
 
     /// Returns a line with the log-probabilities of tokens, if they are told.
     fn with_logprobs<'a>(&'a self, line: Value, tokens: &'a [TokenText]) -> Line<'a> {
         let tokenizer = self.tokenizer.as_deref().filter(|_| !tokens.is_empty());
-        Line { line, logprobs: tokenizer.map(|tokenizer| List { tokenizer, tokens }) }
+        let logprobs = tokenizer.map(|tokenizer| List { tokenizer, tokens });
+        Line { line, logprobs, context: None }
+    }
+
+    /// Returns the `context` of an answer that ends with a text.
+    fn context(&self, rest: &str) -> Option<Vec<u32>> {
+        self.given.as_ref().and_then(|given| given.ids(rest))
     }
 
     /// Returns the answer to a request that asks for no text.
@@ -551,15 +580,23 @@ impl Writer for Lines {
         if !calls.is_empty() {
             line["message"]["tool_calls"] = calls.into();
         }
-        self.with_logprobs(line, &whole.tokens)
+        let context = self.context(&whole.text());
+        Line { context, ..self.with_logprobs(line, &whole.tokens) }
     }
 
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Text { text, tokens, .. } => {
+                if let Some(given) = &mut self.given {
+                    given.add(&text);
+                }
                 push_line(out, &self.with_logprobs(self.line(&text, false), &tokens));
             }
-            Piece::End(ended) => push_line(out, &self.last("", &ended)),
+            Piece::End(ended) => {
+                let context = self.context("");
+                let line = self.last("", &ended);
+                push_line(out, &Line { context, ..self.with_logprobs(line, &[]) });
+            }
             Piece::Thought { text, .. } => {
                 let mut line = self.line("", false);
                 self.thinking(&mut line, text);

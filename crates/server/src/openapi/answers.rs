@@ -367,6 +367,13 @@ fn ollama<const N: usize>(said: [Field; N]) -> Value {
             ("prompt_eval_duration", nanoseconds()),
             ("eval_count", count()),
             ("eval_duration", nanoseconds()),
+            (
+                "context",
+                about(
+                    list(token_id()),
+                    "Of `/api/generate`, at its end: token ids of prompt and answer, up to 8,192; more have none.",
+                ),
+            ),
         ],
     )
 }

@@ -11,7 +11,7 @@ use super::fields::{
 };
 use super::schema::{
     Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
-    object, one_of, refused, schema, text,
+    object, one_of, refused, schema, text, token_id,
 };
 use crate::embeddings::{self, openai as openai_embeddings};
 use crate::openai::completions;
@@ -400,6 +400,13 @@ fn ollama_generate() -> Value {
     fields.extend([
         ("prompt", about(text(), "Absent or empty, without `images`: the model is only loaded.")),
         ("images", images()),
+        (
+            "context",
+            about(
+                list(token_id()),
+                "The `context` of an earlier answer: what was said before the prompt. Not with `raw` or `images`.",
+            ),
+        ),
         ("system", about(text(), "What stands before the prompt, unless it is raw.")),
         (
             "raw",

@@ -81,6 +81,51 @@ fn ollama_streams_lines_unless_told_otherwise() {
     assert_eq!((&load["done"], &load["done_reason"]), (&json!(true), &json!("load")));
 }
 
+/// Older clients of Ollama go on with the token ids of the answer before.
+#[test]
+fn contexts_of_ollamas_answers_are_taken_back() {
+    let server = Harness::start();
+    let ask = |fields: Value| {
+        let mut body = json!({"prompt": "And?", "stream": false, "options": {"num_predict": 5}});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        client::post(server.address, "/api/generate", &[], body.to_string().as_bytes())
+    };
+    let ids = |answer: &Value| answer["context"].as_array().unwrap().clone();
+    let count = |answer: &Value| answer["prompt_eval_count"].as_u64().unwrap() as usize;
+    let first = ask(json!({"prompt": "Hi"})).json();
+    let said = server.post("/tokenize", &json!({"content": first["response"]})).1;
+    let said = said["tokens"].as_array().unwrap();
+    let context = ids(&first);
+    assert_eq!(context.len(), count(&first) + said.len());
+    assert!(context.ends_with(said));
+    let streamed = ask(json!({"prompt": "Hi", "stream": true})).body;
+    let streamed = String::from_utf8(streamed).unwrap();
+    let mut lines = streamed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert_eq!(lines.find(|line| line["context"].is_array()).unwrap()["context"], json!(context));
+    // What begins a text is there once.
+    let alone = ask(json!({})).json();
+    assert_eq!(ids(&alone)[0], context[0]);
+    let next = ask(json!({"context": context})).json();
+    assert_eq!(count(&next), context.len() + count(&alone) - 1);
+    assert!(ids(&next).starts_with(&context));
+    assert!(ask(json!({"raw": true})).json()["context"].is_null());
+    let long = vec![context[1].clone(); CONTEXT];
+    let shortened = ask(json!({"context": long}));
+    let warning = shortened.header("x-trine-warning").unwrap_or_default();
+    assert!(warning.contains("context of"), "{warning}");
+    assert_eq!(count(&shortened.json()), count(&alone));
+    for (fields, named) in [
+        (json!({"context": long, "truncate": false}), "context"),
+        (json!({"context": [context[0], 4_000_000_000_u32]}), "context[1] is 4000000000"),
+        (json!({"context": ["a"]}), "context must hold"),
+        (json!({"context": context, "raw": true}), "context is not supported"),
+    ] {
+        let refused = ask(fields);
+        let error = refused.json()["error"].as_str().unwrap_or_default().to_owned();
+        assert!(refused.status == 400 && error.contains(named), "{named}: {error}");
+    }
+}
+
 #[test]
 fn ollama_describes_models() {
     let server = Harness::start();
