@@ -112,8 +112,7 @@ impl Conversation {
         self
     }
 
-    /// Lets its oldest messages be left out if it is longer than the context, as Ollama does. One
-    /// with pictures stays whole.
+    /// Lets its oldest messages be left out if it is longer than the context, as Ollama does.
     pub(crate) fn shortening(self) -> Self {
         Self { shortens: true, ..self }
     }
@@ -216,14 +215,18 @@ impl Conversation {
         write: impl Fn(&mut Self, &[usize]) -> Result<PicturePrompt, ApiError>,
     ) -> Result<First, ApiError> {
         let soft_tokens = self.soft_tokens(lease)?;
-        let again = self.pictures.has_earlier().then(|| self.messages.clone());
+        let has_earlier = self.pictures.has_earlier();
+        let again = (has_earlier || self.shortens).then(|| self.messages.clone());
         match (write(self, &soft_tokens), again) {
-            (Err(error), Some(messages)) if error.code == Code::TemplateError => {
+            (Err(error), Some(messages)) if error.code == Code::TemplateError && has_earlier => {
                 self.messages = messages;
                 self.pictures.leave_out_earlier("the model's template does not show it here");
-                let soft_tokens = self.soft_tokens(lease)?;
-                let prompt = write(self, &soft_tokens)?;
-                Ok(First { prompt, soft_tokens, again: None })
+                self.first(lease, write)
+            }
+            (Err(error), Some(messages))
+                if error.code == Code::ContextLengthExceeded && self.shortens =>
+            {
+                self.shorten((messages, soft_tokens), lease, write, error)
             }
             (prompt, again) => Ok(First { prompt: prompt?, soft_tokens, again }),
         }
@@ -244,7 +247,9 @@ impl Conversation {
         fill(&mut messages, &self.pictures.missing());
         let messages = with_preset(&lease.preset, messages);
         let written = format.write(messages, &self.calling.offer()).map_err(calling::refused)?;
-        check_messages(lease, &written.messages, 0)?;
+        if !self.shortens {
+            check_messages(lease, &written.messages, 0)?;
+        }
         let structure = fields.structure.as_ref();
         structure.map(|structure| structure.compile(lease)).transpose()?;
         self.calling.grammar(structure, &*format, lease).map(drop)
@@ -265,14 +270,7 @@ impl Conversation {
         let format = lease.format();
         let write =
             |own: &mut Self, soft_tokens: &[usize]| own.encoded(&*format, soft_tokens, lease);
-        let whole = (self.shortens && self.pictures.is_empty()).then(|| self.messages.clone());
-        let first = match (self.first(lease, write), whole) {
-            (Err(error), Some(whole)) if error.code == Code::ContextLengthExceeded => {
-                self.shorten(whole, &*format, lease, error)?
-            }
-            (first, _) => first?,
-        };
-        let First { mut prompt, mut soft_tokens, again } = first;
+        let First { mut prompt, mut soft_tokens, again } = self.first(lease, write)?;
         let texts = parameters.fields.n;
         check_queue(texts, texts * prompt.ids.len(), &lease.limits())?;
         let in_thought = format.opens_thought(&prompt.ids);
@@ -296,16 +294,17 @@ impl Conversation {
         Ok(prompt.ids)
     }
 
-    /// Leaves out the fewest of the oldest messages with which the others fit. System messages and
-    /// the newest turn of a person stay, and a turn is left out with its answer, calls and results.
+    /// Leaves out the fewest of the oldest messages with which the others fit, with their pictures,
+    /// of which there are as many as `soft_tokens`. System messages and the newest turn of a person
+    /// stay, and a turn is left out with its answer, calls and results.
     ///
     /// # Errors
     /// `error` if the newest turn does not fit by itself.
     fn shorten(
         &mut self,
-        whole: Vec<Message>,
-        format: &dyn ReplyFormat,
+        (whole, soft_tokens): (Vec<Message>, Vec<usize>),
         lease: &Lease,
+        write: impl Fn(&mut Self, &[usize]) -> Result<PicturePrompt, ApiError>,
         error: ApiError,
     ) -> Result<First, ApiError> {
         let context = lease.limits().context;
@@ -321,30 +320,47 @@ impl Conversation {
                 turns.push(at);
             }
         }
+        let is_kept =
+            |first: usize, at: usize, message: &Message| at >= first || message.role == "system";
+        let kept = |first: usize| -> Vec<Message> {
+            let messages = whole.iter().enumerate();
+            let kept = messages.filter(|&(at, message)| is_kept(first, at, message));
+            kept.map(|(_, message)| message.clone()).collect()
+        };
+        let shows = |first: usize| -> Vec<bool> {
+            let messages = whole.iter().enumerate();
+            let of = |(at, message): (usize, &Message)| {
+                std::iter::repeat_n(is_kept(first, at, message), message.content.pictures().count())
+            };
+            messages.flat_map(of).collect()
+        };
+        let soft_of = |first: usize| -> Vec<usize> {
+            let all = soft_tokens.iter().zip(shows(first));
+            all.filter_map(|(&soft, is_kept)| is_kept.then_some(soft)).collect()
+        };
         // The fewer are left, the sooner they fit.
         let (mut best, mut range) = (None, 0..turns.len());
         while !range.is_empty() {
             let middle = range.start + range.len() / 2;
-            let is_kept = |(at, message): &(usize, &Message)| {
-                *at >= turns[middle] || message.role == "system"
-            };
-            let kept = whole.iter().enumerate().filter(is_kept);
-            self.messages = kept.map(|(_, message)| message.clone()).collect();
-            let left_out = whole.len() - self.messages.len();
-            match self.encoded(format, &[], lease) {
+            self.messages = kept(turns[middle]);
+            match write(self, &soft_of(turns[middle])) {
                 Ok(prompt) => {
-                    best = Some((prompt, left_out));
+                    best = Some((prompt, turns[middle]));
                     range.start = middle + 1;
                 }
                 Err(error) if error.code == Code::ContextLengthExceeded => range.end = middle,
                 Err(error) => return Err(error),
             }
         }
-        let (prompt, left_out) = best.ok_or(error)?;
+        let (prompt, first) = best.ok_or(error)?;
+        let messages = kept(first);
         note(format!(
-            "the {left_out} oldest messages were left out: the conversation is longer than the context of {context} tokens"
+            "the {} oldest messages were left out: the conversation is longer than the context of {context} tokens",
+            whole.len() - messages.len()
         ));
-        Ok(First { prompt, soft_tokens: Vec::new(), again: None })
+        self.pictures.keep(shows(first));
+        let again = self.pictures.has_earlier().then_some(messages);
+        Ok(First { prompt, soft_tokens: soft_of(first), again })
     }
 
     /// Returns its prompt; takes its messages.

@@ -158,6 +158,12 @@ impl Sent {
         self.pictures.retain(|picture| !matches!(picture.source, Source::LeftOut(_)));
     }
 
+    /// Forgets the pictures whose messages are left out, given for each whether it is kept.
+    pub(crate) fn keep(&mut self, is_kept: impl IntoIterator<Item = bool>) {
+        let mut is_kept = is_kept.into_iter();
+        self.pictures.retain(|_| is_kept.next().unwrap_or(true));
+    }
+
     /// Returns whether a picture is of an earlier turn.
     pub(crate) fn has_earlier(&self) -> bool {
         self.shown().any(|picture| picture.turn == Turn::Earlier)

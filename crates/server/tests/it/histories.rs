@@ -252,6 +252,45 @@ fn images_of_earlier_messages_are_words_in_ollamas_dialect() {
     }
 }
 
+/// A conversation that is too long for Ollama's dialect loses its oldest turns with their images.
+#[test]
+fn the_oldest_turns_of_long_conversations_go_with_their_images() {
+    let server = server();
+    let turn = |name: &str| {
+        [
+            json!({"role": "user", "content": "bird ".repeat(16), "images": [base64(name)]}),
+            json!({"role": "assistant", "content": "tree ".repeat(16)}),
+        ]
+    };
+    let mut messages = vec![json!({"role": "system", "content": "Be kind."})];
+    messages.extend(turn("a.png"));
+    messages.extend((0..12).flat_map(|_| turn("b.png")));
+    messages.push(json!({"role": "user", "content": "Why?", "images": [base64("b.png")]}));
+    let ask = |messages: &[Value], truncate: bool| {
+        let options = json!({"num_predict": 2});
+        let body = json!({
+            "model": SEEING, "stream": false, "messages": messages, "options": options,
+            "truncate": truncate,
+        });
+        post(&server, "/api/chat", &body)
+    };
+    assert_eq!(ask(&messages, false).status, 400);
+    let answer = ask(&messages, true);
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    let told = warnings(&answer);
+    let left_out = told[0].split_whitespace().find_map(|word| word.parse::<usize>().ok()).unwrap();
+    assert!(told.len() == 1 && left_out > 0 && left_out.is_multiple_of(2), "{told:?}");
+    assert_eq!(server.loader.eye.seen.lock().unwrap().len(), 1, "the oldest is not looked at");
+    let mut kept = messages.clone();
+    kept.drain(1..=left_out);
+    let whole = ask(&kept, false);
+    assert_eq!((whole.status, warnings(&whole).len()), (200, 0));
+    assert_eq!(answer.json()["prompt_eval_count"], whole.json()["prompt_eval_count"]);
+    let mut more = messages.clone();
+    more.drain(1..left_out - 1);
+    assert_eq!(ask(&more, false).status, 400, "one turn more would not have fitted");
+}
+
 /// Words of documents are words, also in the newest turn.
 #[test]
 fn documents_of_words_are_read_everywhere() {
