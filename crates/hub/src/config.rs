@@ -71,6 +71,8 @@ pub struct HubConfig {
     pub hugging_face_cache: Option<PathBuf>,
     /// The folders of models of other programs, which are only read.
     pub neighbours: Vec<(Origin, PathBuf)>,
+    /// Names that mean something else than a model of another program, as presets do.
+    pub reserved: Vec<String>,
     /// Whether never to connect: `pull` then fails with [`HubError::Offline`] unless the model is
     /// here.
     pub offline: bool,
@@ -107,6 +109,7 @@ impl HubConfig {
             store: store.into(),
             hugging_face_cache: None,
             neighbours: Vec::new(),
+            reserved: Vec::new(),
             offline: false,
             connect_timeout: Duration::from_secs(15),
             read_timeout: Duration::from_secs(60),

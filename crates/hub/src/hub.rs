@@ -1,5 +1,6 @@
 //! The hub's public face: local models and the operations on them that need no network.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use crate::cache;
@@ -58,6 +59,12 @@ impl Hub {
         let cached = cache.map(cache::shelves).unwrap_or_default();
         let others = neighbours::shelves(self.client.config());
         self.store.shelves().into_iter().chain(cached).chain(others).collect()
+    }
+
+    /// Returns the names that mean something else than a model of another program.
+    pub(crate) fn taken_names(&self) -> HashSet<String> {
+        let presets = self.preset_names().unwrap_or_default();
+        presets.into_iter().chain(self.client.config().reserved.iter().cloned()).collect()
     }
 
     /// Returns what has the name of a repository in the store and the Hugging Face cache.

@@ -1,7 +1,7 @@
 //! What is on this machine, read once for any number of names.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use crate::catalog::CatalogModel;
@@ -14,8 +14,8 @@ use crate::shelves::Shelves;
 use crate::short;
 
 /// The models of the store and of other programs as they were at one time. Folders are read when
-/// something is asked for the first time, and never again: looking up `n` names in `n` models takes
-/// no longer than listing them.
+/// something is asked for the first time, and never again: looking up `n` names in `n` models reads
+/// no more than listing them.
 pub struct Inventory<'a> {
     hub: &'a Hub,
     read: OnceCell<Read>,
@@ -71,7 +71,7 @@ impl<'a> Inventory<'a> {
     }
 
     fn read(&self) -> &Read {
-        self.read.get_or_init(|| Read::new(self.hub.shelves()))
+        self.read.get_or_init(|| Read::new(self.hub.shelves(), &self.hub.taken_names()))
     }
 
     /// Returns the models as [`Hub::list`] does.
@@ -174,13 +174,13 @@ impl<'a> Inventory<'a> {
 }
 
 impl Read {
-    fn new(shelves: Vec<Shelf>) -> Self {
+    fn new(shelves: Vec<Shelf>, taken: &HashSet<String>) -> Self {
         let is_listed = |entry: &StoreEntry| {
             entry.origin == Origin::Store || entry.state == EntryState::Complete
         };
         let mut entries: Vec<StoreEntry> =
             shelves.iter().flat_map(Shelf::entries).filter(is_listed).collect();
-        short::shorten(&mut entries);
+        short::shorten(&mut entries, taken);
         let mut by_path = HashMap::new();
         for (index, entry) in entries.iter().enumerate() {
             by_path.entry(entry.path.clone()).or_insert(index);

@@ -1,14 +1,16 @@
 //! Short names of models on this machine: a repository without its owner, in upper or lower case.
 
-use crate::catalog::{self, CatalogModel, Known};
+use std::collections::HashSet;
+
+use crate::catalog::{self, CatalogModel};
 use crate::error::HubError;
 use crate::local::{EntryState, OLLAMA, Origin, StoreEntry};
 use crate::name::{ModelName, Selection, has_extension};
 use crate::neighbours::listed;
 
 /// Gives models of other programs the names by which people ask for them: the catalogue's if it
-/// means this one here, else that of its own program.
-pub(crate) fn shorten(entries: &mut [StoreEntry]) {
+/// means this one here, else that of its own program, unless it is `taken` by something else.
+pub(crate) fn shorten(entries: &mut [StoreEntry], taken: &HashSet<String>) {
     let names: Vec<Option<String>> = {
         let known: Vec<_> = catalog::models().iter().map(|model| meant(model, entries)).collect();
         let name_of = |entry: &StoreEntry| {
@@ -19,7 +21,7 @@ pub(crate) fn shorten(entries: &mut [StoreEntry]) {
             let known = models.find(means_it).map(|(model, _)| model.name());
             known.or_else(|| {
                 let called = entry.called.clone()?;
-                let is_other = matches!(catalog::find(&called), Some(Known::Model(_)));
+                let is_other = taken.contains(&called) || catalog::find(&called).is_some();
                 let meant = pick(&called, entries).ok().flatten();
                 (!is_other && meant.as_ref() == Some(&entry.name)).then_some(called)
             })

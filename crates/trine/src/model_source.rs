@@ -594,6 +594,7 @@ pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
     config.judge = Some(|file, beginning| {
         trine_model::judge(file, beginning).map_err(|error| error.to_string())
     });
+    config.reserved = Embedded::ALL.map(|model| model.name().to_owned()).to_vec();
     config.holds_header = Some(trine_weights::holds_header);
     config.judge_tower = Some(|file, beginning| {
         trine_model::judge_tower(file, beginning).map_err(|error| error.to_string())

@@ -19,7 +19,8 @@ use crate::terminal;
 pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let text = args.text.join(" ");
     let found = catalog::search(&text);
-    let here = hub()?.list()?;
+    // The catalogue is there without a store.
+    let here = hub()?.list().unwrap_or_default();
     if found.is_empty() && !args.json {
         output::remark(nothing(&text));
         return Ok(());
@@ -89,7 +90,7 @@ fn next(found: &[&CatalogModel], best: &CatalogModel, suited: &Suited) -> String
         false => format!("; recommended here is {recommended}"),
     };
     format!(
-        "next: `trine run {name}` downloads it and starts a chat, `trine pull {name}` only downloads it{recommended}"
+        "next: `trine run {name}` starts a chat, and downloads it before if it is not here; `trine pull {name}` only downloads it{recommended}"
     )
 }
 

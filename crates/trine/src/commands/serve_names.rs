@@ -173,7 +173,13 @@ impl Names {
     pub(super) fn list(&self) -> Vec<Listed> {
         match self {
             Self::Fixed(all) => {
-                all.iter().filter(|served| served.name != ANY).map(Served::listed).collect()
+                let named = all.iter().filter(|served| served.name != ANY).map(Served::listed);
+                // The name of a preset's model means nothing here.
+                let asked = |listed: Listed| match meant(all, &listed.short) {
+                    Some(_) => listed,
+                    None => Listed { short: listed.name.clone(), ..listed },
+                };
+                named.map(asked).collect()
             }
             Self::Store(shop) => shop.list(),
         }

@@ -132,7 +132,7 @@ fn search_needs_no_network() {
     let next = "next: `trine run gemma";
     assert!(ran.err.contains(next) && !ran.err.contains("recommended here"), "{}", ran.err);
     let some = store.trine(&["search", "--quick", "270m"]).ok().err;
-    let said = ["next: `trine run gemma3:270m` downloads", "; recommended here is gemma"];
+    let said = ["next: `trine run gemma3:270m` starts", "; recommended here is gemma"];
     assert!(said.iter().all(|said| some.contains(said)), "{some}");
     let all = ran.out;
     assert!(all.contains("gemma3:27b-it-qat") && all.contains("806.0 MB"), "{all}");
@@ -186,6 +186,9 @@ fn models_of_other_programs_are_used_in_place() {
     put(&format!("{library}/gemma3/4b"), &manifest(&hash, &bytes));
     put(&format!("{library}/gemma3/4b-it-fp8"), &manifest(&hash, &bytes));
     put(&format!("{library}/story/latest"), &manifest(&hash, &bytes));
+    // The embedded model has this name, and a preset the other.
+    put(&format!("{library}/demo/latest"), &manifest(&hash, &bytes));
+    put(&format!("{library}/pirate/latest"), &manifest(&hash, &bytes));
     put(&format!("{library}/cut/latest"), &manifest(&hash, &bytes[1..]));
     put(&format!("{library}/out/latest"), &manifest("../../../../etc/passwd", &bytes));
     put(&format!("{library}/broken/latest"), b"{\"layers\": 7}");
@@ -204,8 +207,13 @@ fn models_of_other_programs_are_used_in_place() {
         command.env("HOME", home.path()).env("OLLAMA_MODELS", home.path().join("ollama"));
         finish(command.env("LLAMA_CACHE", home.path().join("llama")).output().unwrap())
     };
+    std::fs::write(home.path().join("Modelfile"), "FROM demo\n").unwrap();
+    let file = home.path().join("Modelfile").display().to_string();
+    run(&["create", "pirate", "-f", &file]).ok();
     let list = run(&["list"]).ok().out;
     for (name, place) in [
+        ("ollama/demo ", "one of Ollama's models"),
+        ("ollama/pirate ", "one of Ollama's models"),
         ("gemma3:4b ", "one of Ollama's models; ollama/gemma3-4b"),
         ("gemma3:4b-it-fp8 ", "one of Ollama's models; ollama/gemma3-4b-it-fp8"),
         ("story ", "one of Ollama's models; ollama/story"),
@@ -234,7 +242,16 @@ fn models_of_other_programs_are_used_in_place() {
     let mut names: Vec<&str> =
         json.as_array().unwrap().iter().filter_map(|entry| entry["name"].as_str()).collect();
     names.sort_unstable();
-    let listed = ["gemma3:12b", "gemma3:4b", "gemma3:4b-it-fp8", "me/tiny-GGUF:Q8_0", "story"];
+    let listed = [
+        "gemma3:12b",
+        "gemma3:4b",
+        "gemma3:4b-it-fp8",
+        "me/tiny-GGUF:Q8_0",
+        "ollama/demo",
+        "ollama/pirate",
+        "pirate",
+        "story",
+    ];
     assert_eq!(names, listed);
     assert!(run(&["search", "gemma3:12b", "--quick"]).ok().out.contains(" here"));
     let llama = home.path().join("llama/me_tiny-GGUF_tiny-Q8_0.gguf");

@@ -34,6 +34,16 @@ fn every_name_stands_for_one_model() {
         names.list().into_iter().map(|listed| (listed.name, listed.model)).collect();
     let expected = [("demo", "demo"), ("gpt-4o", "demo")];
     assert_eq!(listed, expected.map(|(name, model)| (name.to_owned(), model.to_owned())));
+    // Where only a preset is served, the name of its model means nothing.
+    let preset = Served { laid: Some(Arc::default()), ..served("pirate", Source::DEMO) };
+    for (models, short) in
+        [(vec![preset.clone()], "pirate"), (vec![preset, demo().remove(0)], "demo")]
+    {
+        let names = Names::Fixed(models);
+        let listed = names.list();
+        assert_eq!(listed[0].short, short);
+        assert!(names.find(&listed[0].short).unwrap().is_some_and(|found| found.model == "demo"));
+    }
     for (models, aliases, mark) in [
         (demo(), alias("x", "y"), "no model y"),
         (demo(), alias("demo", "demo"), "the name demo"),
