@@ -178,21 +178,19 @@ impl Stream {
         let least = candidates.iter().map(|candidate| candidate.value).fold(f32::MAX, f32::min);
         penalties::lower(&self.params, candidates, (choice.history, choice.answer), counts);
         select::first(candidates)?;
-        let mut is_whole = top.len() >= vocabulary;
         match choice.allowed {
-            Some(allowed) => {
-                candidates.retain(|candidate| is_set(allowed, candidate.id));
-                let count = || allowed.iter().map(|word| word.count_ones() as usize).sum::<usize>();
-                is_whole =
-                    is_whole || candidates.len() < self.wanted() && candidates.len() == count();
-            }
+            Some(allowed) => candidates.retain(|candidate| is_set(allowed, candidate.id)),
             None => {
                 let suppressed = &self.params.suppressed;
                 candidates.retain(|candidate| suppressed.binary_search(&candidate.id).is_err());
             }
         }
         let above = candidates.iter().filter(|candidate| candidate.value >= least).count();
-        if above < self.wanted() && !is_whole {
+        let are_all = || {
+            let count = |words: &[u32]| words.iter().map(|word| word.count_ones() as usize).sum();
+            top.len() >= vocabulary || choice.allowed.map(count) == Some(candidates.len())
+        };
+        if above < self.wanted() && !are_all() {
             return Ok(None);
         }
         select::top_k_of(candidates, self.wanted());

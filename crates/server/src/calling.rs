@@ -51,7 +51,7 @@ impl LeftOut {
             choice => match name_of(choice) {
                 Some(name) => self.names.contains(name) && !others.contains_key(name),
                 None => {
-                    let kind = choice["type"].as_str();
+                    let kind = choice["type"].as_str().filter(|kind| *kind != "function");
                     kind.is_some_and(|kind| self.kinds.iter().any(|other| other == kind))
                 }
             },
@@ -155,9 +155,11 @@ impl Offered {
                 Some(space) => joined(space, name),
                 None => name.to_owned(),
             });
+            let is_left_out = name.as_ref().is_some_and(|name| self.left_out.names.contains(name));
             match name.and_then(|name| self.names.get(&name)) {
                 Some(&index) => drop(indices.insert(index)),
                 // It is left out of the tools, too.
+                None if is_left_out => {}
                 None if tool["type"].as_str().is_some_and(|kind| kind != "function") => {}
                 None => return Err(wrong(&format!("tools[{index}]"), "names no tool of `tools`")),
             }

@@ -174,13 +174,18 @@ impl VulkanProgram {
     fn bind(&self) -> Result<Bound, BackendError> {
         let gpu = self.device.gpu();
         let keys = pass_keys(&self.facts.plan, &self.facts.options, self.facts.is_invariant);
-        self.binding().bind(&gpu, keys, self.device.progress().as_ref(), self.device.tuner())
+        let (progress, tuner) = (self.device.progress(), self.device.tuner());
+        let bound = self.binding().bind(&gpu, keys, progress.as_ref(), tuner)?;
+        // What was measured ran on values of no step.
+        let _ = bound.weights.take_noted(&self.facts.plan);
+        Ok(bound)
     }
 
     fn failed(&mut self, error: GpuError) -> BackendError {
         // Nothing on a device that failed can be trusted or used again.
         self.bound = None;
         self.flights.clear();
+        self.fetched.clear();
         error.on(&self.facts.device)
     }
 
@@ -421,6 +426,8 @@ impl Program for VulkanProgram {
         let shown = ShownPasses { binding: &binding, bound, graphs: None };
         let result = background.advance(&shown);
         bound.background = background;
+        // What was measured ran on values of no step.
+        let _ = bound.weights.take_noted(plan);
         match result {
             Ok(left) => Ok(left),
             // The passes are as they were.

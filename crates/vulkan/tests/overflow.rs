@@ -10,6 +10,9 @@ use crate::common::overflow::{
 /// Software runs one case in this many, another kind of tensor and factor each time.
 const SHARE: usize = 7;
 
+/// Tensors of towers whose factors decision 065 names as not held on GPUs that compute with halves.
+const NOT_HELD: [&str; 3] = ["q_norm", "k_norm", "pre_feedforward_layernorm"];
+
 #[test]
 fn models_are_right_or_tell() {
     let (device, mut wrong, mut counts, mut number) = (device(), Vec::new(), [0; 3], 0);
@@ -33,10 +36,13 @@ fn models_are_right_or_tell() {
 #[test]
 fn towers_are_right_or_tell() {
     let (device, mut wrong, mut number) = (device(), Vec::new(), 0);
+    let is_gpu = takes(1, 2);
     for name in TOWERS {
         each_tower(name, |case, model| {
             number += 1;
-            if takes(number, SHARE)
+            let is_held = !is_gpu || !NOT_HELD.iter().any(|tensor| case.contains(tensor));
+            if is_held
+                && takes(number, SHARE)
                 && let Err(what) = compare_tower(&device, model, name)
             {
                 wrong.push(format!("{case}: {what}"));

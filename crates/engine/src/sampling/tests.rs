@@ -595,6 +595,12 @@ fn not_every_stream_takes_the_largest_logits() {
         let error = error.unwrap_err();
         assert!(matches!(error, EngineError::NonFiniteLogits { id: 5, .. }), "{error}");
     }
+    // The one token that is allowed is there, though a penalty puts it below the others.
+    let lowering = SamplingParams { repetition_penalty: 2.0, ..greedy.clone() };
+    let top = [TopLogit { logit: 1.0, token: 3 }, TopLogit { logit: 0.9, token: 4 }];
+    let choice = Choice { history: &[3], answer: 0, allowed: Some(&[1 << 3]) };
+    let found = Stream::new(lowering).sample_top(&top, 8, choice, &mut workspace).unwrap();
+    assert_eq!(found, Some(3));
     let sound = [TopLogit { logit: 1.0, token: 3 }];
     let choice = Choice { allowed: Some(&[0]), ..FREE };
     let error = Stream::new(greedy).sample_top(&sound, 8, choice, &mut workspace).unwrap_err();

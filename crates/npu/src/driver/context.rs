@@ -226,8 +226,13 @@ impl<S: Sys> Context<S> {
         {
             return Err(error.clone());
         }
+        let submitted = self.hardware.submissions() - taken;
+        if submitted == 0 {
+            outcome?;
+            return Ok(Vec::new());
+        }
         // After an error too: what is counted late must not count for the next commands.
-        let settled = self.hardware.settle(before, self.hardware.submissions() - taken);
+        let settled = self.hardware.settle(before, submitted);
         // What was not done by now may be done later: the buffers must not be given back.
         let settled = settled.inspect_err(|error| self.hardware.quarantine(error));
         outcome.and(settled)?;

@@ -175,6 +175,16 @@ fn tools_that_cannot_be_declared_are_left_out() {
     let messages = json!([{"role": "user", "content": "Hi"}]);
     let body = json!({"messages": messages, "tools": [tool], "tool_choice": choice});
     assert!(warnings(&post(&server, CHAT, &body)).contains("demands a tool that is left out"));
+    // So is it among those that are allowed; a choice that names nothing stays wrong.
+    let allowed = json!({"mode": "auto", "tools": [choice]});
+    let some = json!({"type": "allowed_tools", "allowed_tools": allowed});
+    let nothing = json!({"type": "function"});
+    for (choice, status) in [(some, 200), (nothing, 400)] {
+        let body =
+            json!({"messages": messages, "tools": [tool], "tool_choice": choice, "max_tokens": 2});
+        let (found, answer) = server.post(CHAT, &body);
+        assert_eq!(found, status, "{choice}: {answer}");
+    }
 }
 
 /// One unusual tool among those of an agent does not end its session.
