@@ -160,7 +160,9 @@ mod tests {
     use super::*;
     use crate::lanes;
     use crate::models::testing::Demo;
-    use crate::models::{Files, Found, KeepAlive, Library, Listed, LoadedModel, Loader, Outline};
+    use crate::models::{
+        Files, Found, KeepAlive, Library, Listed, LoadError, LoadedModel, Loader, Outline,
+    };
 
     /// The models of [`Demo`], whose list takes a while.
     struct Slow(Arc<AtomicUsize>);
@@ -190,7 +192,7 @@ mod tests {
             Demo.bytes(model)
         }
 
-        fn load(&self, model: &str) -> Result<LoadedModel, String> {
+        fn load(&self, model: &str) -> Result<LoadedModel, LoadError> {
             Demo.load(model)
         }
 

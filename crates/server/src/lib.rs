@@ -94,8 +94,9 @@ pub use hosts::OriginPattern;
 pub use image_urls::ImageUrls;
 pub use keys::{KEY_BYTES_WANTED, Keys};
 pub use models::{
-    Catalog, Description, Files, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel,
-    Loader, Offer, OfferState, Outline, Pictures, Preset, PullProgress, Recipe, Refusal,
+    Catalog, Description, Files, Found, KeepAlive, Library, LibraryError, Listed, LoadError,
+    LoadedModel, Loader, Offer, OfferState, Outline, Pictures, Preset, PullProgress, Recipe,
+    Refusal,
 };
 pub use options::{Limits, PictureLimits, ServerOptions, TraceParent};
 pub use pictures::tower_input;

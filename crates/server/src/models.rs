@@ -43,8 +43,8 @@ pub(crate) use facts::{Facts, capabilities};
 pub use keep::KeepAlive;
 pub(crate) use lease::Lease;
 pub use loader::{
-    Description, Files, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    Pictures, PullProgress, Refusal,
+    Description, Files, Found, Library, LibraryError, Listed, LoadError, LoadedModel, Loader,
+    Outline, Pictures, PullProgress, Refusal,
 };
 use loading::Look;
 pub use preset::{Preset, Recipe};

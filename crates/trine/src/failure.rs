@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io;
 
+use trine_backend::BackendError;
+use trine_engine::EngineError;
+
 /// The command line, or what it names, cannot be understood: exit code 2.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
@@ -132,6 +135,15 @@ pub(crate) fn message(error: &anyhow::Error) -> Option<String> {
     Some(text)
 }
 
+/// Returns whether a device has too little free memory.
+pub(crate) fn lacks_memory(error: &anyhow::Error) -> bool {
+    let backend = match error.downcast_ref() {
+        Some(EngineError::Backend(backend)) => Some(backend),
+        _ => error.downcast_ref(),
+    };
+    matches!(backend, Some(BackendError::OutOfMemory { .. }))
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
@@ -146,6 +158,24 @@ mod tests {
             ("https://github.com/a/trine/", " at https://github.com/a/trine/issues"),
         ] {
             assert_eq!(at(repository), expected, "{repository}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_memory_is_known_below_its_words() {
+        let short = || BackendError::OutOfMemory {
+            what: "weights".to_owned(),
+            needed: 1,
+            device: "gpu".to_owned(),
+        };
+        let other = || BackendError::Failed { device: "gpu".to_owned(), what: "lost".to_owned() };
+        for (error, expected) in [
+            (anyhow::Error::new(EngineError::Backend(short())).context("main"), true),
+            (anyhow::Error::new(short()).context("main").context("the tower"), true),
+            (anyhow::Error::new(EngineError::Backend(other())).context("main"), false),
+            (anyhow::anyhow!("needs 3 bytes, which gpu could not allocate"), false),
+        ] {
+            assert_eq!(lacks_memory(&error), expected, "{error:#}");
         }
     }
 

@@ -104,7 +104,7 @@ pub(crate) fn capabilities(template: Option<&ChatTemplate>, sees: bool) -> Vec<&
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::super::loader::{Found, Listed, LoadedModel};
+    use super::super::loader::{Found, Listed, LoadError, LoadedModel};
     use super::*;
 
     /// Models of which one cannot be read; counts how often headers are read.
@@ -142,8 +142,8 @@ mod tests {
             0
         }
 
-        fn load(&self, _model: &str) -> Result<LoadedModel, String> {
-            Err("nothing is loaded".to_owned())
+        fn load(&self, _model: &str) -> Result<LoadedModel, LoadError> {
+            Err("nothing is loaded".to_owned().into())
         }
     }
 

@@ -43,11 +43,27 @@ pub trait Loader: Files + Send + Sync + 'static {
     /// # Errors
     /// What is wrong with the model and what to do, for the log: clients are told only that it
     /// cannot be loaded.
-    fn load(&self, model: &str) -> Result<LoadedModel, String>;
+    fn load(&self, model: &str) -> Result<LoadedModel, LoadError>;
 
     /// Returns the library that manages the models on disk, if clients may use it.
     fn library(&self) -> Option<&dyn Library> {
         None
+    }
+}
+
+/// Why a model was not loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadError {
+    /// What is wrong and what to do.
+    pub message: String,
+    /// Whether a device has too little free memory: models that nobody uses are unloaded, and it
+    /// is tried again.
+    pub lacks_memory: bool,
+}
+
+impl From<String> for LoadError {
+    fn from(message: String) -> Self {
+        Self { message, lacks_memory: false }
     }
 }
 

@@ -200,8 +200,9 @@ impl Shared {
         placed
     }
 
-    /// Loads a model. As long as memory leaves it too short a context and there are models that
-    /// nobody uses, the least recently used one of these is unloaded and it is loaded again.
+    /// Loads a model. As long as memory leaves it no room or too short a context, and there are
+    /// models that nobody uses, the least recently used one of these is unloaded and it is loaded
+    /// again.
     async fn load_with_context(
         self: &Arc<Self>,
         name: &str,
@@ -214,15 +215,23 @@ impl Shared {
             });
             let (stamp, model) =
                 loaded.await.map_err(|_| "loading it met a defect of the server".to_owned())?;
-            let model = Arc::new(model?);
-            let oldest = if model.is_short { self.table().begin_to_stop_oldest() } else { None };
-            let Some((other, unused)) = oldest else { return Ok((stamp, model)) };
+            let model = model.map(Arc::new);
+            let is_short = match &model {
+                Ok(model) => model.is_short,
+                Err(error) => error.lacks_memory,
+            };
+            let oldest = if is_short { self.table().begin_to_stop_oldest() } else { None };
+            let Some((other, unused)) = oldest else {
+                return model.map(|model| (stamp, model)).map_err(|error| error.message);
+            };
             tracing::info!(
                 model = %shown(&other),
-                "unloading the model: beside it there is too little memory for the context of another"
+                "unloading the model: beside it there is too little memory for another and its context"
             );
             self.finish_to_stop(other, unused).await;
-            stop(name, model).await;
+            if let Ok(model) = model {
+                stop(name, model).await;
+            }
         }
     }
 

@@ -7,8 +7,8 @@ use trine_engine::{Engine, EngineOptions};
 use trine_model::Model;
 
 use super::{
-    Catalog, Description, Files, Found, Library, LibraryError, Listed, LoadedModel, Loader,
-    Outline, PullProgress, Recipe,
+    Catalog, Description, Files, Found, Library, LibraryError, Listed, LoadError, LoadedModel,
+    Loader, Outline, PullProgress, Recipe,
 };
 use crate::structure::grammar_cache;
 
@@ -39,7 +39,7 @@ impl Loader for Demo {
         1
     }
 
-    fn load(&self, model: &str) -> Result<LoadedModel, String> {
+    fn load(&self, model: &str) -> Result<LoadedModel, LoadError> {
         let opened = Model::open(&demo::path()).expect("the embedded model opens");
         let device = ReferenceDevice::new();
         let embeds = model == "embedder";

@@ -19,9 +19,9 @@ use trine_engine::{Engine, EngineOptions, RunsTower, Service, Status, Tower, Tow
 use trine_model::{KvType, Model};
 use trine_pictures::Preparation;
 use trine_server::{
-    Catalog, Description, Files, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader,
-    Offer, OfferState, Outline, Pictures, Preset, PullProgress, Recipe, Refusal, Server,
-    ServerOptions, grammar_cache,
+    Catalog, Description, Files, Found, Handle, Library, LibraryError, Listed, LoadError,
+    LoadedModel, Loader, Offer, OfferState, Outline, Pictures, Preset, PullProgress, Recipe,
+    Refusal, Server, ServerOptions, grammar_cache,
 };
 use trine_text::{ChatTemplate, GgufVocabulary, Specials, Tokenizer};
 use trine_weights::{Checkpoint, Metadata};
@@ -111,6 +111,8 @@ pub(crate) struct Scripted {
     pub(crate) shelf: Option<Shelf>,
     /// Bytes that the next model takes once it is loaded.
     pub(crate) size: AtomicU64,
+    /// How many of the next models find no memory beside others.
+    pub(crate) cramped: AtomicUsize,
     /// How many of the next models have too short a context beside others.
     pub(crate) short: AtomicUsize,
     /// The last engine made, to look at.
@@ -164,6 +166,7 @@ impl Scripted {
             loads: AtomicUsize::new(0),
             sizes_asked: AtomicUsize::new(0),
             size: AtomicU64::new(100),
+            cramped: AtomicUsize::new(0),
             short: AtomicUsize::new(0),
             service: Mutex::default(),
             tokenizer: Mutex::default(),
@@ -198,6 +201,12 @@ impl Files for Scripted {
     }
 }
 
+/// Takes one of a number; returns whether one was left.
+fn take(left: &AtomicUsize) -> bool {
+    let one_less = |left: usize| left.checked_sub(1);
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+}
+
 impl Loader for Scripted {
     fn list(&self) -> Vec<Listed> {
         let names = self.names.lock().unwrap();
@@ -223,7 +232,7 @@ impl Loader for Scripted {
         self.shelf.as_ref().map(|_| self as &dyn Library)
     }
 
-    fn load(&self, name: &str) -> Result<LoadedModel, String> {
+    fn load(&self, name: &str) -> Result<LoadedModel, LoadError> {
         while self.is_held.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -239,9 +248,12 @@ impl Loader for Scripted {
             }
             _ => {}
         }
+        if take(&self.cramped) {
+            return Err(LoadError { message: "no memory".to_owned(), lacks_memory: true });
+        }
         match name {
             "broken" if self.loads.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
-                return Err("its file /secret/path is damaged".to_owned());
+                return Err("its file /secret/path is damaged".to_owned().into());
             }
             "defect" => panic!("as asked"),
             _ => {}
@@ -269,9 +281,7 @@ impl Loader for Scripted {
         engine.set_queue(QUEUE, 1 << 20);
         *self.tokenizer.lock().unwrap() = Some(Arc::clone(&tokenizer));
         let mut loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
-        let one_less = |left: usize| left.checked_sub(1);
-        loaded.is_short =
-            self.short.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
+        loaded.is_short = take(&self.short);
         *self.service.lock().unwrap() = Some(loaded.service.clone());
         Ok(loaded)
     }

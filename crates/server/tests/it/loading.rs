@@ -49,22 +49,27 @@ fn models_are_loaded_on_demand_and_make_way_for_others() {
     assert_eq!(loaded(&server), ["main", "third"], "the least recently used one has made way");
 }
 
-/// Where memory leaves a model too short a context, others go one by one, and it is loaded again;
-/// with nothing left to unload it is taken as it is.
+/// Where memory leaves a model no room or too short a context, others go one by one, and it is
+/// loaded again; with nothing left to unload it is taken as it is, or not at all.
 #[test]
-fn models_make_way_for_the_context_of_another() {
-    let server = Harness::start();
-    let ask = |model: &str, short: usize| {
-        server.loader.short.store(short, Ordering::SeqCst);
-        let (status, _) = server.post("/v1/chat/completions", &chat(json!({"model": model})));
-        (status, server.loader.short.swap(0, Ordering::SeqCst))
-    };
-    assert_eq!(ask("other", 0), (200, 0));
-    assert_eq!(loaded(&server), ["main", "other"]);
-    assert_eq!(ask("third", 1), (200, 0));
-    assert_eq!(loaded(&server), ["other", "third"], "the least recently used one has gone");
-    assert_eq!(ask("main", 9), (200, 6), "two have gone, and it was loaded three times");
-    assert_eq!(loaded(&server), ["main"]);
+fn models_make_way_for_another() {
+    for (finds_room, status) in [(true, 200), (false, 503)] {
+        let server = Harness::start();
+        let ask = |model: &str, times: usize| {
+            let loader = &server.loader;
+            let kind = if finds_room { &loader.short } else { &loader.cramped };
+            kind.store(times, Ordering::SeqCst);
+            let (status, _) = server.post("/v1/chat/completions", &chat(json!({"model": model})));
+            (status, kind.swap(0, Ordering::SeqCst))
+        };
+        assert_eq!(ask("other", 0), (200, 0));
+        assert_eq!(loaded(&server), ["main", "other"]);
+        assert_eq!(ask("third", 1), (200, 0));
+        assert_eq!(loaded(&server), ["other", "third"], "the least recently used one has gone");
+        assert_eq!(ask("main", 9), (status, 6), "two have gone, and it was loaded three times");
+        let left: &[&str] = if finds_room { &["main"] } else { &[] };
+        assert_eq!(loaded(&server), left);
+    }
 }
 
 /// Names of the models that are loaded.

@@ -13,8 +13,8 @@ use trine_hub::{Pinned, get_pinned};
 use trine_model::{KvType, Model};
 use trine_server::{
     Description, Fetch, FetchEnd, Fetched, Fetcher, Files, Found, ImageUrls, KEY_BYTES_WANTED,
-    Keys, Library, Limits, Listed, LoadedModel, Loader, Outline, Pictures, ServeError, Server,
-    ServerOptions,
+    Keys, Library, Limits, Listed, LoadError, LoadedModel, Loader, Outline, Pictures, ServeError,
+    Server, ServerOptions,
 };
 use trine_text::ChatTemplate;
 
@@ -23,7 +23,7 @@ use super::top::fetch::is_trine;
 use crate::cli::{FetchArgs, ServeArgs};
 use crate::draft::{DraftFacts, Drafting};
 use crate::embedded::Embedded;
-use crate::failure::{message, usage};
+use crate::failure::{lacks_memory, message, usage};
 use crate::interrupt::{self, Watch};
 use crate::model_source::{Source, find, hub};
 use crate::options::Settings;
@@ -606,8 +606,11 @@ impl Loader for Models {
         Some(Box::new(self.looked_at()))
     }
 
-    fn load(&self, model: &str) -> Result<LoadedModel, String> {
-        self.open(model).map_err(|error| message(&error).unwrap_or_default())
+    fn load(&self, model: &str) -> Result<LoadedModel, LoadError> {
+        self.open(model).map_err(|error| LoadError {
+            lacks_memory: lacks_memory(&error),
+            message: message(&error).unwrap_or_default(),
+        })
     }
 
     fn library(&self) -> Option<&dyn Library> {
