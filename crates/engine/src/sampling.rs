@@ -14,11 +14,13 @@
 //! `TopPLogitsWarper`, `MinPLogitsWarper`), for which the generation defaults of checkpoints are
 //! written: top-p counts the mass that top-k left, and the temperature acts before both.
 //!
-//! Equal logits rank by id, the lower one first. A vocabulary of 262,144 entries is never sorted:
+//! The numbers of a draw are the same on every processor (`numbers.rs`). Equal logits rank by id,
+//! the lower one first. A vocabulary of 262,144 entries is never sorted:
 //! top-k and top-p are partial selections.
 
 mod changes;
 pub(crate) mod logprobs;
+mod numbers;
 mod params;
 mod penalties;
 mod select;
@@ -251,7 +253,7 @@ impl Stream {
     /// Draws from the tokens that top-k left.
     fn draw(&mut self, candidates: &mut Vec<Candidate>, largest: f32) -> u32 {
         let SamplingParams { temperature, top_p, min_p, .. } = self.params;
-        select::softmax_weights(candidates, largest, temperature);
+        select::exponents(candidates, largest, temperature);
         let kept = select::keep_likely(candidates, top_p, min_p);
         select::draw(&candidates[..kept], self.random.next_u64())
     }

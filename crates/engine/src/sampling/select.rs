@@ -2,17 +2,16 @@
 
 use std::cmp::Ordering;
 
+use super::numbers;
 use crate::error::EngineError;
-
-/// Parts of a selection that are at most this long are sorted instead of split further.
-const SORTED: usize = 64;
 
 /// A token that can still be drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Candidate {
     /// The token.
     pub(super) id: u32,
-    /// Its logit, later its weight, which is its probability relative to the most likely token's.
+    /// Its logit, later the exponent of 2 of its weight, which is its probability relative to the
+    /// most likely token's.
     pub(super) value: f32,
 }
 
@@ -127,13 +126,14 @@ fn keep_largest(candidates: &mut Vec<Candidate>, k: usize) -> f32 {
     floor
 }
 
-/// Turns logits into weights `exp((logit - largest) / temperature)`. The largest gets 1, so that no
-/// temperature overflows. Candidates whose weight vanishes are dropped.
-pub(super) fn softmax_weights(candidates: &mut Vec<Candidate>, largest: f32, temperature: f32) {
+/// Turns logits into the exponents of their weights. The largest has the weight 1, so that no
+/// temperature overflows. Candidates that are less likely by 2^40 are dropped.
+pub(super) fn exponents(candidates: &mut Vec<Candidate>, largest: f32, temperature: f32) {
+    let scale = numbers::scale(temperature);
     for candidate in candidates.iter_mut() {
-        candidate.value = ((candidate.value - largest) / temperature).exp();
+        candidate.value = numbers::exponent(candidate.value, largest, scale);
     }
-    candidates.retain(|candidate| candidate.value > 0.0);
+    candidates.retain(|candidate| candidate.value >= numbers::LEAST);
 }
 
 /// Moves the candidates that pass top-p and then min-p to the front and returns their number, at
@@ -141,87 +141,73 @@ pub(super) fn softmax_weights(candidates: &mut Vec<Candidate>, largest: f32, tem
 pub(super) fn keep_likely(candidates: &mut [Candidate], top_p: f32, min_p: f32) -> usize {
     let mut kept = candidates.len();
     if top_p < 1.0 {
-        kept = leading(candidates, f64::from(top_p) * sum(candidates));
+        kept = leading(candidates, (top_p * (1 << 24) as f32) as u32);
     }
     if min_p > 0.0 {
-        let mut likely = 0;
-        for at in 0..kept {
-            if candidates[at].value >= min_p {
-                candidates.swap(likely, at);
-                likely += 1;
-            }
-        }
-        kept = likely;
+        let least = f64::from(min_p).log2() as f32;
+        kept = to_front(&mut candidates[..kept], |candidate| candidate.value >= least);
     }
     kept
 }
 
-/// Draws one of the candidates, of which there must be at least one, by their weights: each has a
-/// time, exponentially distributed at the rate of its weight, and the shortest wins. A candidate's
-/// time depends on `key`, its id and its weight only. So two sets of weights that are much alike
-/// give the same id with the same key nearly as often as any way to draw from both could (Daliri,
-/// Musco, Suresh: Coupling without communication and drafter-invariant speculative decoding, 2024).
+/// Draws one of the candidates, of which there must be at least one, by their weights: each gets
+/// its exponent and a number with the Gumbel distribution, and the largest sum wins. That number
+/// depends on `key` and the candidate's id only. So two sets of weights that are much alike give
+/// the same id with the same key nearly as often as any way to draw from both could (Daliri, Musco,
+/// Suresh: Coupling without communication and drafter-invariant speculative decoding, 2024).
 pub(super) fn draw(candidates: &[Candidate], key: u64) -> u32 {
-    let mut best = (f64::INFINITY, u32::MAX);
-    for candidate in candidates {
-        let (even, weight) = (even(key, candidate.id), f64::from(candidate.value));
-        // A logarithm for few of them: -ln(x) is at least 1 - x.
-        if 1.0 - even > best.0 * weight {
+    let mut best = (f32::NEG_INFINITY, u32::MAX);
+    for &Candidate { id, value } in candidates {
+        let bits = numbers::bits(key, id);
+        // Logarithms for few of them.
+        if value + numbers::gumbel_most(bits) < best.0 {
             continue;
         }
-        let time = -even.ln() / weight;
-        if time < best.0 || (time == best.0 && candidate.id < best.1) {
-            best = (time, candidate.id);
+        let score = value + numbers::gumbel(bits);
+        if score > best.0 || (score == best.0 && id < best.1) {
+            best = (score, id);
         }
     }
     best.1
 }
 
-/// Returns a number that is evenly distributed in (0, 1], with 53 random bits: SplitMix64 (Steele,
-/// Lea, Flood: Fast splittable pseudorandom number generators, 2014) from `key` on, at `id`.
-pub(super) fn even(key: u64, id: u32) -> f64 {
-    let z = key.wrapping_add((u64::from(id) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (((z ^ (z >> 31)) >> 11) + 1) as f64 / (1_u64 << 53) as f64
-}
-
-fn sum(candidates: &[Candidate]) -> f64 {
-    candidates.iter().map(|candidate| f64::from(candidate.value)).sum()
-}
-
-/// Returns the smallest number of first candidates, at least 1, whose weights sum to `goal`; all of
-/// them if rounding keeps the sum below it.
-fn walk(candidates: &[Candidate], goal: f64) -> usize {
-    let mut sum = 0.0;
-    for (at, candidate) in candidates.iter().enumerate() {
-        sum += f64::from(candidate.value);
-        if sum >= goal {
-            return at + 1;
-        }
-    }
-    candidates.len()
-}
+/// The number of parts of an exponent that [`leading`] adds the weights of.
+const PARTS: f32 = 256.0;
 
 /// Reorders candidates so that the smallest number of them, in order of rank, whose weights sum to
-/// `goal` comes first, with the one that reaches it last. Returns that number. Each round splits
-/// the rest at a quarter and continues in one of the parts, so the expected time is linear in the
-/// number of candidates.
-fn leading(candidates: &mut [Candidate], goal: f64) -> usize {
-    let (mut low, mut high) = (0, candidates.len());
-    let mut below = 0.0;
-    while high - low > SORTED {
-        let quarter = (high - low) / 4;
-        candidates[low..high].select_nth_unstable_by(quarter, rank);
-        let middle = low + quarter + 1;
-        let part = sum(&candidates[low..middle]);
-        if below + part >= goal {
-            high = middle;
-        } else {
-            below += part;
-            low = middle;
+/// `share` (of 2^24) of all comes first. Returns that number. Weights are added by their
+/// exponents' parts, and only those of the part that reaches the sum are sorted.
+fn leading(candidates: &mut [Candidate], share: u32) -> usize {
+    let part = |candidate: &Candidate| (candidate.value * -PARTS) as usize;
+    let mut sums = vec![0_u64; (numbers::LEAST * -PARTS) as usize + 1];
+    for candidate in candidates.iter() {
+        sums[part(candidate)] += numbers::weight(candidate.value);
+    }
+    let goal = numbers::part(sums.iter().sum(), share);
+    let (mut sum, mut last) = (0, 0);
+    while last < sums.len() && sum + sums[last] < goal {
+        sum += sums[last];
+        last += 1;
+    }
+    let kept = to_front(candidates, |candidate| part(candidate) <= last);
+    let above = to_front(&mut candidates[..kept], |candidate| part(candidate) < last);
+    let among = &mut candidates[above..kept];
+    among.sort_unstable_by(rank);
+    let reaches = |candidate: &Candidate| {
+        sum += numbers::weight(candidate.value);
+        sum >= goal
+    };
+    above + among.iter().position(reaches).map_or(among.len(), |at| at + 1)
+}
+
+/// Moves the candidates that are `wanted` to the front, in their order, and returns their number.
+fn to_front(candidates: &mut [Candidate], wanted: impl Fn(&Candidate) -> bool) -> usize {
+    let mut count = 0;
+    for at in 0..candidates.len() {
+        if wanted(&candidates[at]) {
+            candidates.swap(count, at);
+            count += 1;
         }
     }
-    candidates[low..high].sort_unstable_by(rank);
-    low + walk(&candidates[low..high], goal - below)
+    count
 }
