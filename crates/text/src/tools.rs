@@ -100,18 +100,17 @@ impl Tools {
         let mut tools: Vec<Tool> = Vec::with_capacity(list.len());
         let mut bytes = 0;
         for (index, entry) in list.iter().enumerate() {
-            let tool = read_tool(&format!("tools[{index}]"), entry)?;
+            let mut tool = read_tool(&format!("tools[{index}]"), entry)?;
             if tools.iter().any(|other| other.name == tool.name) {
                 let problem = format!("another tool is named `{}` too; rename one", tool.name);
                 return Err(ToolError::new(format!("tools[{index}].function.name"), problem));
             }
-            bytes += tool.bare.len();
-            if bytes > MAX_SCHEMA_BYTES {
-                let problem = format!(
-                    "the schemas of all tools together exceed {MAX_SCHEMA_BYTES} bytes without their descriptions; give fewer or shorter ones"
-                );
-                return Err(ToolError::new("tools", problem));
+            // Beyond what a grammar is made of, arguments are any.
+            if bytes + tool.bare.len() > MAX_SCHEMA_BYTES {
+                tool.bare = ANYTHING.to_owned();
+                tool.unread.push(all_of_it());
             }
+            bytes += tool.bare.len();
             tools.push(tool);
         }
         Ok(Self { tools: ToolList(tools.into()) })
@@ -267,21 +266,21 @@ fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
         Some(Value::String(text)) => Some(text.clone()),
         Some(_) => return Err(ToolError::new(format!("{place}.description"), "it must be text")),
     };
-    let place = format!("{place}.parameters");
-    let (schema, bare, unread) = read_parameters(&place, name, function.get("parameters"))?;
+    let (schema, bare, unread) = read_parameters(function.get("parameters"));
     let name = name.to_owned();
     Ok(Tool { name, description, schema, bare, unread, checker: OnceLock::new() })
 }
 
-/// Returns the schema of the arguments of the function `name` as text, the same without words for
-/// readers, and what could not be read of it.
-fn read_parameters(
-    place: &str,
-    name: &str,
-    value: Option<&Value>,
-) -> Result<(String, String, Vec<LeftOut>), ToolError> {
-    let wrong =
-        |place: &str, problem: &str| ToolError::new(place, format!("the tool `{name}`: {problem}"));
+/// The schema of arguments of which nothing is known.
+const ANYTHING: &str = r#"{"type":"object"}"#;
+
+fn all_of_it() -> LeftOut {
+    LeftOut { place: "#".to_owned(), keyword: "parameters".to_owned() }
+}
+
+/// Returns the schema of a function's arguments as text, the same without words for readers and
+/// without what no grammar may cost, and what could not be read of it.
+fn read_parameters(value: Option<&Value>) -> (String, String, Vec<LeftOut>) {
     let mut parameters = match value {
         None | Some(Value::Null) => {
             let mut none = Map::new();
@@ -295,15 +294,18 @@ fn read_parameters(
     };
     let mut unread = readable::of_arguments(&mut parameters);
     if value.is_some_and(|value| !value.is_null() && !value.is_object()) {
-        unread.push(LeftOut { place: "#".to_owned(), keyword: "parameters".to_owned() });
+        unread.push(all_of_it());
     }
     let mut parameters = Value::Object(parameters);
     let schema = parameters.to_string();
     if schema.len() > MAX_SCHEMA_BYTES {
-        let problem = format!("its schema exceeds {MAX_SCHEMA_BYTES} bytes; use a smaller one");
-        return Err(wrong(place, &problem));
+        unread.push(all_of_it());
+        return (ANYTHING.to_owned(), ANYTHING.to_owned(), unread);
     }
-    check_tool_schema(&schema).map_err(|error| wrong(place, &error.to_string()))?;
+    if check_tool_schema(&schema).is_err() {
+        unread.push(all_of_it());
+        return (schema, ANYTHING.to_owned(), unread);
+    }
     readable::strip(&mut parameters);
-    Ok((schema, parameters.to_string(), unread))
+    (schema, parameters.to_string(), unread)
 }

@@ -2,6 +2,7 @@
 //! otherwise.
 use crate::common;
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -270,15 +271,15 @@ fn names_of_long_places_are_limited() {
         (json!({"$id": format!("http://a/{long}/"), "$defs": named("$id", "n")}), "#/$defs/a"),
     ] {
         let document = || strict(&schema).map(drop).map_err(|error| error.to_string());
-        let tool = || {
-            let function = json!({"name": "f", "parameters": schema});
-            let tools = Tools::from_openai(&json!([{ "function": function }]));
-            tools.map(drop).map_err(|error| error.to_string())
-        };
-        for compile in [&document as &(dyn Fn() -> Result<(), String> + Sync), &tool] {
-            let error = within(Duration::from_secs(2), "references", compile).unwrap_err();
-            assert!(error.contains(place) && error.contains("use shorter names"), "{error}");
-        }
+        let error = within(Duration::from_secs(2), "references", document).unwrap_err();
+        assert!(error.contains(place) && error.contains("use shorter names"), "{error}");
+        let function = json!({"name": "f", "parameters": schema});
+        let read = || Tools::from_openai(&json!([{ "function": function }])).unwrap();
+        let tools = within(Duration::from_secs(2), "references of a tool", read);
+        assert_eq!(
+            tools.unread().next().map(|(_, left_out)| &*left_out.keyword),
+            Some("parameters")
+        );
     }
 }
 
@@ -565,31 +566,55 @@ fn wide_objects_with_bounds_are_held_or_told() {
     assert_eq!(left_out(&calls(&schema).unwrap()), ["#/minProperties"]);
 }
 
+/// One odd tool does not end an agent's session: it loses what contradicts itself or costs too
+/// much, and the others keep theirs.
 #[test]
-fn tools_that_cannot_be_called_are_refused_by_name() {
-    let of = |parameters: Value| {
-        let function = |name: &str, parameters: Value| json!({"function": {"name": name, "parameters": parameters}});
-        let tools =
-            json!([function("good", json!({"type": "object"})), function("bad", parameters)]);
-        let tools = Tools::from_openai(&tools).map_err(|error| error.to_string())?;
-        let source = tools.grammar(&ToolChoice::Auto, true, None).unwrap();
-        world().compiler.compile(&source).map_err(|error| error.to_string()).map(drop)
+fn tools_that_cannot_be_called_lose_their_schemas() {
+    let of = |parameters: &[Value]| {
+        let function = |name: &str, parameters: &Value| json!({"function": {"name": name, "parameters": parameters}});
+        let bad = parameters.iter().enumerate();
+        let bad = bad.map(|(index, parameters)| function(&format!("bad{index}"), parameters));
+        let good = function("good", &with(json!({"type": "integer"})));
+        let tools: Value = [good].into_iter().chain(bad).collect();
+        let tools = Tools::from_openai(&tools).unwrap();
+        let source = tools.grammar(&ToolChoice::Required, true, None).unwrap();
+        let grammar = world().compiler.compile(&source).unwrap();
+        let lost = grammar.relaxed().iter().map(|relaxed| &*relaxed.tool);
+        let lost = lost.chain(tools.unread().map(|(tool, _)| tool)).map(str::to_owned);
+        let lost: HashSet<String> = lost.collect();
+        (grammar, lost)
     };
+    let good = |arguments: &str| format!("{{\"name\": \"good\", \"parameters\": {arguments}}}");
     let values: Vec<usize> = (0..20_000).collect();
+    let properties: serde_json::Map<String, Value> =
+        (0..3000).map(|index| (format!("p{index}"), json!({"type": "string"}))).collect();
     for parameters in [
         json!({"type": "object", "properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]}),
         json!({"type": "object", "properties": {"a": {"minimum": 3, "maximum": 2, "type": "integer"}}, "required": ["a"]}),
+        json!({"type": "object", "properties": {"a": {"type": "integer", "enum": ["1"]}}, "required": ["a"]}),
+        json!({"type": "object", "properties": {"a": false}, "required": ["a"]}),
+        json!({"type": "object", "required": ["a"], "additionalProperties": false}),
         json!({"type": "object", "minProperties": 3, "maxProperties": 2}),
         json!({"properties": {"a": {"$ref": "#/properties/a"}}}),
         json!({"properties": {"a": {"not": {"$ref": "#/properties/a"}}}}),
         json!({"properties": {"a": {"enum": values}}}),
         json!({"properties": {"a": {"minItems": 1_000_000}}}),
+        json!({ "properties": properties }),
     ] {
-        let error = of(parameters.clone()).unwrap_err();
         let shown: String = parameters.to_string().chars().take(100).collect();
-        assert!(error.contains("the tool `bad`"), "{shown}: {error}");
-        assert!(error.len() < 700, "{shown}: {error}");
+        let (grammar, lost) = of(&[parameters]);
+        assert_eq!(lost.iter().collect::<Vec<_>>(), ["bad0"], "{shown}");
+        assert!(takes(&grammar, &good(r#"{"a": 1}"#)), "{shown}");
+        assert!(!takes(&grammar, &good(r#"{"a": "1"}"#)), "{shown}");
+        assert!(takes(&grammar, r#"{"name": "bad0", "parameters": {"x": [1]}}"#), "{shown}");
     }
+    // Together they cost too much: the largest lose theirs.
+    let large: serde_json::Map<String, Value> = (0..400)
+        .map(|index| (format!("p{index}"), json!({"type": "string", "maxLength": 100})))
+        .collect();
+    let (grammar, lost) = of(&vec![json!({"type": "object", "properties": large}); 40]);
+    assert!(!lost.is_empty() && lost.len() < 40 && !lost.contains("good"), "{}", lost.len());
+    assert!(!takes(&grammar, &good(r#"{"a": "1"}"#)));
 }
 
 /// The problem of a call with these arguments.

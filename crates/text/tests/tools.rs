@@ -228,25 +228,21 @@ fn hostile_tools_are_refused_with_their_place() {
         (json!([function("a b", json!({}))]), "tools[0].function.name"),
         (json!([function("a", json!({})), function("a", json!({}))]), "tools[1].function.name"),
         (json!([{"function": {"name": "a", "description": 5}}]), "tools[0].function.description"),
-        (
-            json!([function("a", json!({"title": "x".repeat(300_000)}))]),
-            "tools[0].function.parameters",
-        ),
-        (
-            json!([
-                function("a", json!({"const": "x".repeat(200_000)})),
-                function("b", json!({"const": "x".repeat(200_000)}))
-            ]),
-            "tools",
-        ),
     ];
     for (value, param) in cases {
         let error = Tools::from_openai(&value).unwrap_err();
-        assert!(
-            error.param == param
-                || (param == "tools[0].function.parameters" && error.param == "tools"),
-            "{error}"
-        );
+        assert_eq!(error.param, param, "{error}");
+    }
+    // Schemas that are too large, alone or together, are any.
+    let large = |name: &str| function(name, json!({"const": "x".repeat(200_000)}));
+    for (value, lost) in [
+        (json!([function("a", json!({"title": "x".repeat(300_000)}))]), "a"),
+        (json!([large("a"), large("b")]), "b"),
+    ] {
+        let tools = Tools::from_openai(&value).unwrap();
+        let unread: Vec<_> =
+            tools.unread().map(|(name, left_out)| (name, &*left_out.keyword)).collect();
+        assert_eq!(unread, [(lost, "parameters")]);
     }
     assert!(Tools::from_openai(&Value::Null).unwrap().is_empty());
     assert!(Tools::from_openai(&json!([])).unwrap().is_empty());
@@ -526,6 +522,11 @@ fn conversations_fit_a_template_without_tools() {
         r#"{"name": "time", "content": "noon\n```"}"#,
         "\n```\n\nAnd?<end_of_turn>\n<start_of_turn>model\n",
     )), "{prompt}");
+    // Results come in the order of their calls, since nothing else tells whose they are.
+    let mut turned = messages.clone();
+    turned.swap(3, 4);
+    let written = |messages| tools.conversation(messages, &ToolChoice::Auto, true).unwrap();
+    assert_eq!(written(turned), written(messages.clone()));
     let plain = tools.conversation(messages[1..2].to_vec(), &ToolChoice::Required, false).unwrap();
     assert_eq!(plain.len(), 2);
     let first = messages[..2].to_vec();

@@ -74,7 +74,7 @@ impl<'a> Calls<'a> {
         calls: &'a [(String, String)],
         shape: &'a CallShape,
     ) -> Result<Self, GrammarError> {
-        let (tools, relaxed) = read_tools(calls)?;
+        let (tools, relaxed) = read_tools(calls);
         Ok(Self { tools, shape, relaxed })
     }
 

@@ -29,7 +29,7 @@ impl<'a> MarkedCalls<'a> {
         calls: &'a [(String, String)],
         shape: &'a MarkedShape,
     ) -> Result<Self, GrammarError> {
-        let (tools, relaxed) = read_tools(calls)?;
+        let (tools, relaxed) = read_tools(calls);
         Ok(Self { tools, shape, relaxed })
     }
 }

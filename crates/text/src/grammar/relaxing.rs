@@ -1,5 +1,7 @@
 //! What grammars of calls share: schemas that a grammar cannot hold as a whole lose what it cannot.
 
+use std::cmp::Reverse;
+
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
@@ -14,21 +16,27 @@ const MAX_TRIALS: usize = 64;
 /// Names of tools with those parts of their schemas that a grammar can enforce.
 pub(super) type Tools<'a> = Vec<(&'a str, Value)>;
 
-/// Reads names with schemas as text; returns the tools and what their schemas lost.
-///
-/// # Errors
-/// If a schema cannot be read; the error names its tool.
-pub(super) fn read_tools(
-    calls: &[(String, String)],
-) -> Result<(Tools<'_>, Vec<Relaxed>), GrammarError> {
+/// Reads names with schemas as text; returns the tools and what their schemas lost. One that cannot
+/// be read, or costs too much, loses everything.
+pub(super) fn read_tools(calls: &[(String, String)]) -> (Tools<'_>, Vec<Relaxed>) {
     let (mut tools, mut relaxed) = (Vec::with_capacity(calls.len()), Vec::new());
     for (name, text) in calls {
-        let (schema, left_out) = schema::relaxed(text).map_err(|error| of_tool(name, error))?;
+        let (schema, left_out) =
+            schema::relaxed(text).unwrap_or_else(|_| (anything(), all_of_it()));
         let left_out = left_out.into_iter();
         relaxed.extend(left_out.map(|left_out| Relaxed { tool: name.clone(), left_out }));
         tools.push((name.as_str(), schema));
     }
-    Ok((tools, relaxed))
+    (tools, relaxed)
+}
+
+/// Returns the schema of arguments of which nothing is known.
+fn anything() -> Value {
+    json!({"type": "object"})
+}
+
+fn all_of_it() -> Vec<LeftOut> {
+    vec![LeftOut { place: "#".to_owned(), keyword: "parameters".to_owned() }]
 }
 
 /// A grammar of calls that may have to do without parts of the tools' schemas.
@@ -50,11 +58,10 @@ pub(super) trait Relaxable<'a>: Sized {
 
     /// Returns the result of `start` on the grammar, and what it does not hold. If the library
     /// refuses the grammar, finds the tools at fault and also leaves out those parts of their
-    /// schemas that it does not take.
+    /// schemas that it does not take; if none is, those of the largest schemas.
     ///
     /// # Errors
-    /// The error of `start`, which names the tool if it is one that nothing satisfies or that costs
-    /// too much.
+    /// The error of `start`, if it is not one of the schemas.
     fn compile<T>(
         mut self,
         start: impl Fn(TopLevelGrammar) -> Result<T, GrammarError>,
@@ -63,13 +70,15 @@ pub(super) trait Relaxable<'a>: Sized {
             let (grammar, notes) = own.grammar()?;
             Ok((start(grammar)?, notes))
         };
-        let begun = match begin(&self) {
-            Ok(begun) => begun,
-            Err(whole) => {
-                if !self.leave_out(&start)? {
-                    return Err(whole);
+        let begun = loop {
+            match begin(&self) {
+                Ok(begun) => break begun,
+                Err(error) if !is_of_schemas(&error) => return Err(error),
+                Err(error) => {
+                    if !self.leave_out(&start)? && !self.leave_out_largest() {
+                        return Err(error);
+                    }
                 }
-                begin(&self)?
             }
         };
         let mut relaxed = std::mem::take(self.parts().1);
@@ -88,7 +97,7 @@ pub(super) trait Relaxable<'a>: Sized {
             let (name, mut schema) = self.parts().0[index].clone();
             let alone = |schema: &Value| start(self.alone(name, schema)?).map(drop);
             let Err(error) = alone(&schema) else { continue };
-            if !may_be_relaxed(&error) {
+            if schema == anything() || !is_of_schemas(&error) {
                 return Err(of_tool(name, error));
             }
             found = true;
@@ -100,20 +109,42 @@ pub(super) trait Relaxable<'a>: Sized {
         }
         Ok(found)
     }
+
+    /// Leaves out everything of the largest schemas, until half of the text of all is left. Returns
+    /// whether there was something to leave out.
+    fn leave_out_largest(&mut self) -> bool {
+        let (tools, relaxed) = self.parts();
+        let bytes = |schema: &Value| schema.to_string().len();
+        let mut sizes: Vec<(usize, usize)> =
+            tools.iter().map(|(_, schema)| bytes(schema)).zip(0..).collect();
+        sizes.sort_unstable_by_key(|&(size, index)| (Reverse(size), index));
+        let all: usize = sizes.iter().map(|&(size, _)| size).sum();
+        let (mut left, mut found) = (all, false);
+        for (size, index) in sizes {
+            let (name, schema) = &mut tools[index];
+            if 2 * left <= all || *schema == anything() {
+                break;
+            }
+            left -= size;
+            found = true;
+            *schema = anything();
+            let lost = all_of_it().into_iter();
+            relaxed.extend(lost.map(|left_out| Relaxed { tool: (*name).to_owned(), left_out }));
+        }
+        found
+    }
 }
 
 pub(super) fn of_tool(tool: &str, error: GrammarError) -> GrammarError {
     GrammarError::Tool { tool: tool.to_owned(), error: Box::new(error) }
 }
 
-/// Returns whether the library cannot enforce a schema. A schema that nothing satisfies, or that
-/// costs too much, is refused instead.
-fn may_be_relaxed(error: &GrammarError) -> bool {
+/// Returns whether an error is one of schemas: nothing satisfies one, the library cannot enforce
+/// it, or it costs too much.
+fn is_of_schemas(error: &GrammarError) -> bool {
     match error {
-        GrammarError::Invalid { problem, .. } => {
-            !problem.contains("nsatisfiable") && !problem.contains("no text satisfies")
-        }
-        _ => false,
+        GrammarError::Tool { error, .. } => is_of_schemas(error),
+        error => matches!(error, GrammarError::Invalid { .. } | GrammarError::TooLarge { .. }),
     }
 }
 
@@ -143,6 +174,6 @@ fn reduce(schema: &mut Value, alone: impl Fn(&Value) -> Result<(), GrammarError>
             return found;
         }
     }
-    *schema = json!({"type": "object"});
-    vec![left_out("#", "parameters")]
+    *schema = anything();
+    all_of_it()
 }

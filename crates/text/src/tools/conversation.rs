@@ -9,6 +9,9 @@ use super::tool::declaration;
 use super::{ToolChoice, ToolError, Tools};
 use crate::template::{Content, Message, Part};
 
+/// The place of a call: the index of its message, and its own among the calls there.
+type Place = (usize, usize);
+
 impl Tools {
     /// Returns the conversation for a template without support for tools: [`Tools::write_calls`],
     /// then [`Tools::declare`].
@@ -29,7 +32,9 @@ impl Tools {
     }
 
     /// Writes calls and results as text: `tool_calls` of the assistant in the form of a call,
-    /// messages of the role `tool` as a user's. Several messages of one role may then be adjacent:
+    /// messages of the role `tool` as a user's. Results that stand together come in the order of
+    /// their calls, for nothing else says which call they belong to; those without an id come last.
+    /// Several messages of one role may then be adjacent:
     /// [`ChatTemplate::arranged`](crate::ChatTemplate::arranged) makes turns of them.
     ///
     /// # Errors
@@ -37,15 +42,23 @@ impl Tools {
     /// that were not made.
     pub fn write_calls(messages: Vec<Message>) -> Result<Vec<Message>, ToolError> {
         let mut names: HashMap<String, String> = HashMap::new();
-        let write = |(index, message): (usize, Message)| {
+        let mut order: HashMap<String, Place> = HashMap::new();
+        // With each result, the place of its call.
+        let mut written: Vec<(Option<Place>, Message)> = Vec::with_capacity(messages.len());
+        for (index, message) in messages.into_iter().enumerate() {
             let place = format!("messages[{index}]");
-            if is_result(&message) {
-                result_message(&place, &message, &names)
+            written.push(if is_result(&message) {
+                let id = message.extra.get("tool_call_id").and_then(Value::as_str);
+                let call = id.and_then(|id| order.get(id).copied()).unwrap_or((usize::MAX, 0));
+                (Some(call), result_message(&place, &message, &names)?)
             } else {
-                call_message(&place, message, &mut names)
-            }
-        };
-        messages.into_iter().enumerate().map(write).collect()
+                (None, call_message((index, &place), message, &mut names, &mut order)?)
+            });
+        }
+        for together in written.chunk_by_mut(|(a, _), (b, _)| a.is_some() && b.is_some()) {
+            together.sort_by_key(|(call, _)| *call);
+        }
+        Ok(written.into_iter().map(|(_, message)| message).collect())
     }
 
     /// Adds the tools, and how to call them, as a system message after those at the beginning.
@@ -80,11 +93,13 @@ impl Tools {
     }
 }
 
-/// Returns a message with its `tool_calls` written as text; `names` learns their ids.
+/// Returns a message with its `tool_calls` written as text. `names` learns the names of calls by
+/// their ids, and `order` their places.
 fn call_message(
-    place: &str,
+    (index, place): (usize, &str),
     mut message: Message,
     names: &mut HashMap<String, String>,
+    order: &mut HashMap<String, Place>,
 ) -> Result<Message, ToolError> {
     let calls = calls_of(place, &message)?;
     if calls.is_empty() {
@@ -92,10 +107,13 @@ fn call_message(
     }
     message.extra.shift_remove("tool_calls");
     let mut written = Vec::with_capacity(calls.len());
-    for Made { id, name, arguments } in calls {
+    for (call, Made { id, name, arguments }) in calls.into_iter().enumerate() {
         let spelled = Value::from(name.as_str());
         written.push(format!("{{\"name\": {spelled}, \"parameters\": {arguments}}}"));
-        names.extend(id.map(|id| (id, name)));
+        if let Some(id) = id {
+            order.insert(id.clone(), (index, call));
+            names.insert(id, name);
+        }
     }
     let calls =
         if written.len() == 1 { written.remove(0) } else { format!("[{}]", written.join(", ")) };
