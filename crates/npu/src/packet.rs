@@ -43,6 +43,14 @@ pub enum State {
     NoResponse = 9,
 }
 
+// `enum ert_cmd_state` of `amdxdna_ctx.h`.
+const _: () = {
+    assert!(State::New as u32 == 1 && State::Queued as u32 == 2 && State::Running as u32 == 3);
+    assert!(State::Completed as u32 == 4 && State::Error as u32 == 5 && State::Abort as u32 == 6);
+    assert!(State::Submitted as u32 == 7 && State::Timeout as u32 == 8);
+    assert!(State::NoResponse as u32 == 9);
+};
+
 impl State {
     /// Whether nothing more will happen.
     #[must_use]

@@ -303,4 +303,14 @@ const _: () = {
     assert!(GET_BO_INFO == 0xc030_6444 && SYNC_BO == 0xc018_6445);
     assert!(EXEC_CMD == 0xc038_6446 && GET_INFO == 0xc010_6447);
     assert!(SET_STATE == 0xc010_6448 && GET_ARRAY == 0xc018_644a);
+
+    // `amdxdna_accel.h`: `amdxdna_bo_type`, `amdxdna_drm_get_param`, parameters of contexts.
+    assert!(BO_SHARE == 1 && BO_DEVICE_HEAP == 2 && BO_DEVICE == 3 && BO_COMMAND == 4);
+    assert!(INFO_AIE_METADATA == 1 && INFO_AIE_VERSION == 2 && INFO_CLOCK == 3);
+    assert!(INFO_HW_CONTEXTS == 5 && INFO_FIRMWARE_VERSION == 8 && INFO_POWER_MODE == 9);
+    assert!(INFO_RESOURCE == 12 && CONFIG_CU == 0 && COMPUTE_UNITS_MAX == 32);
+    assert!(INVALID_ADDRESS == 0xffff_ffff_ffff_ffff);
+    // `npu1_regs.c`, `aie2_pci.h`, `amdxdna_ctx.h`.
+    assert!(HEAP_ADDRESS == 0x400_0000 && HEAP_BYTES == 0x400_0000);
+    assert!(DEVICE_ALIGNMENT == 0x8000 && COMMANDS_IN_FLIGHT == 4);
 };

@@ -111,7 +111,7 @@ fn firmware(open: &Open<'_>, diagnosis: &mut Diagnosis) {
             Finding::ok(
                 CHECK,
                 format!(
-                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later and does not tell which it is; trine sends what 5.7 has; newer drivers send each command as a chain of one, which 5.8 is reported to drop at times"
+                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later (newer ones 5.1) and does not tell which it is; trine sends what 5.7 has; newer drivers send each command as a chain of one, which 5.8 is reported to drop at times"
                 ),
             )
         }

@@ -69,7 +69,7 @@ pub(super) fn check(sys: &dyn Sys, diagnosis: &mut Diagnosis) {
         diagnosis.findings.push(Finding::fail(
             "binding",
             "the driver has not taken the device",
-            "`sudo dmesg | grep -i amdxdna` says why; mostly the firmware is missing or older than protocol 5.7 (update linux-firmware), or the IOMMU is off",
+            "`sudo dmesg | grep -i amdxdna` says why; mostly the firmware is missing or too old (before protocol 5.7, or 5.1 for newer drivers; update linux-firmware), or the IOMMU is off",
         ));
         return;
     }
