@@ -12,5 +12,5 @@ mod text;
 mod web_url;
 
 pub use host::{Authority, Host};
-pub use text::{Written, cut_name, is_misleading, name, written};
+pub use text::{Written, cut_name, is_misleading, lines, name, written};
 pub use web_url::{UrlProblem, WebUrl};

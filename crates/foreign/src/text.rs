@@ -5,9 +5,19 @@ use std::borrow::Cow;
 /// Returns whether a character controls a terminal, is invisible, or turns the direction of text:
 /// with such characters a name can pose as another one. Line breaks and tabs are among them.
 pub fn is_misleading(sign: char) -> bool {
-    sign.is_control()
-        || matches!(sign,
-            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    sign.is_control() || is_unseen(sign)
+}
+
+/// Returns whether a character is [misleading](is_misleading) and no control character: those with
+/// `Default_Ignorable_Code_Point` (Unicode 16.0, `DerivedCoreProperties.txt`), separators of lines
+/// and paragraphs, turns of direction, marks of annotations.
+fn is_unseen(sign: char) -> bool {
+    matches!(sign,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+        | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Makes a name from outside fit for a terminal: of a file, a model, a device, or any text that
@@ -26,6 +36,16 @@ pub fn cut_name(text: &str, most: usize) -> String {
         Some((end, _)) => format!("{}...", name(&text[..end])),
         None => name(text).into_owned(),
     }
+}
+
+/// Makes lines that are written already fit for a terminal: what is misleading in them and no
+/// control character becomes U+FFFD.
+///
+/// ```
+/// assert_eq!(trine_foreign::lines("a\u{202e}b\n"), "a\u{fffd}b\n");
+/// ```
+pub fn lines(text: &str) -> Cow<'_, str> {
+    replaced(text, is_unseen)
 }
 
 fn replaced(text: &str, is_wrong: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -136,9 +156,31 @@ mod tests {
     fn names_show_what_misleads() {
         assert_eq!(name("plain \u{fc}n\u{ef}c\u{f6}de"), "plain \u{fc}n\u{ef}c\u{f6}de");
         for sign in [
-            '\0', '\t', '\n', '\r', '\u{1b}', '\u{7f}', '\u{9b}', '\u{61c}', '\u{200b}',
-            '\u{200d}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{202a}', '\u{202e}', '\u{2060}',
-            '\u{2066}', '\u{2069}', '\u{feff}',
+            '\0',
+            '\t',
+            '\n',
+            '\r',
+            '\u{1b}',
+            '\u{7f}',
+            '\u{9b}',
+            '\u{61c}',
+            '\u{200b}',
+            '\u{200d}',
+            '\u{200e}',
+            '\u{200f}',
+            '\u{2028}',
+            '\u{202a}',
+            '\u{202e}',
+            '\u{2060}',
+            '\u{2066}',
+            '\u{2069}',
+            '\u{feff}',
+            '\u{ad}',
+            '\u{3164}',
+            '\u{fe0f}',
+            '\u{fff9}',
+            '\u{1d173}',
+            '\u{e0041}',
         ] {
             assert_eq!(name(&format!("a{sign}b")), "a\u{fffd}b", "{sign:?}");
         }

@@ -238,8 +238,12 @@ fn asked_host<B>(request: &Request<B>) -> Option<Authority> {
     host_of(request).and_then(Authority::literal)
 }
 
-/// Refuses a request that names several hosts: another program on its way may take the other one.
+/// Refuses a request that names several hosts or origins: another program on its way may take the
+/// other one.
 fn check_one_host<B>(request: &Request<B>) -> Result<(), ApiError> {
+    if request.headers().get_all(ORIGIN).iter().nth(1).is_some() {
+        return Err(ApiError::bad_request("a request has one Origin header"));
+    }
     let mut named = request.headers().get_all(HOST).iter();
     let first = named.next();
     if named.next().is_some() {

@@ -2,7 +2,7 @@
 //! of traces if one is named.
 
 use std::fmt;
-use std::io::stderr;
+use std::io::{self, Write, stderr};
 
 use anyhow::Result;
 use tracing::field::{Field, Visit};
@@ -54,13 +54,14 @@ pub(crate) fn start(verbosity: u8, is_server: bool, collector: Option<&Collector
     let (people, writer) = if is_server {
         let lossy = NonBlockingBuilder::default().lossy(true);
         #[expect(clippy::disallowed_methods, reason = "writes what this log has cleaned")]
-        let (writer, guard) = lossy.buffered_lines_limit(WAITING_LINES_MAX).finish(stderr());
+        let (writer, guard) =
+            lossy.buffered_lines_limit(WAITING_LINES_MAX).finish(Visible(stderr()));
         output::write_by(Some(writer.clone()));
         (lines.with_writer(writer).with_filter(level).boxed(), Some(guard))
     } else if verbosity > 1 {
-        (lines.with_writer(screen::log).with_filter(level).boxed(), None)
+        (lines.with_writer(|| Visible(screen::log())).with_filter(level).boxed(), None)
     } else {
-        let sentences = lines.event_format(Sentences).with_writer(screen::log);
+        let sentences = lines.event_format(Sentences).with_writer(|| Visible(screen::log()));
         (sentences.with_filter(level).boxed(), None)
     };
     let traces = collector.map(Traces::start).transpose()?;
@@ -69,6 +70,21 @@ pub(crate) fn start(verbosity: u8, is_server: bool, collector: Option<&Collector
         tracing::warn!("{}", terminal::harmless(problem));
     }
     Ok(Log { _traces: traces, _writer: writer })
+}
+
+/// Writes lines whose control characters are escaped, and shows what else misleads in them.
+struct Visible<W>(W);
+
+impl<W: Write> Write for Visible<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        self.0.write_all(trine_foreign::lines(&text).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Messages as people write them: `warning: what is so; file "a", bytes 3`.
@@ -129,7 +145,6 @@ impl Visit for Sentence {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -145,6 +160,15 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_misleads_is_shown_in_lines() {
+        let mut written = Vec::new();
+        let line = "no model \u{1b}[2mE\u{202e}vil\u{3164}\n";
+        Visible(&mut written).write_all(line.as_bytes()).unwrap();
+        let written = String::from_utf8(written).unwrap();
+        assert_eq!(written, "no model \u{1b}[2mE\u{fffd}vil\u{fffd}\n");
     }
 
     #[test]

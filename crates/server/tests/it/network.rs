@@ -458,6 +458,8 @@ fn foreign_hosts_and_pages_are_refused() {
         let body = completion(2, false);
         assert_eq!(post(server.address, COMPLETIONS, &headers, body.as_bytes()).status, 403);
     }
+    let two = [("Origin", "http://localhost"), ("Origin", "http://evil.com")];
+    assert_eq!(ask(server.address, "GET", "/v1/models", &two, b"").status, 400);
     let answer = ask(server.address, "GET", "/page/icon.svg", &[], b"");
     assert_eq!(answer.header("cross-origin-resource-policy"), Some("same-origin"));
     let image = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")];
