@@ -1,5 +1,7 @@
 //! From messages to a prompt's token ids.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value};
 use trine_engine::PromptPicture;
 use trine_text::{
@@ -295,11 +297,12 @@ impl Conversation {
     }
 
     /// Leaves out the fewest of the oldest messages with which the others fit, with their pictures,
-    /// of which there are as many as `soft_tokens`. System messages and the newest turn of a person
-    /// stay, and a turn is left out with its answer, calls and results.
+    /// of which there are as many as `soft_tokens`. A turn is left out with its answer, calls and
+    /// results; if the newest one is too long, its oldest calls with their results. System messages
+    /// and the newest words of a person stay.
     ///
     /// # Errors
-    /// `error` if the newest turn does not fit by itself.
+    /// `error` if what stays does not fit.
     fn shorten(
         &mut self,
         (whole, soft_tokens): (Vec<Message>, Vec<usize>),
@@ -308,59 +311,46 @@ impl Conversation {
         error: ApiError,
     ) -> Result<First, ApiError> {
         let context = lease.limits().context;
-        // What is left where a turn of a person is the first one, without those that cannot fit.
-        let mut turns = Vec::new();
-        let mut least = 0;
-        for (at, message) in whole.iter().enumerate().rev() {
-            least += tokens_least(lease, message);
-            if least > context {
-                break;
-            }
-            if message.role == "user" {
-                turns.push(at);
-            }
-        }
-        let is_kept =
-            |first: usize, at: usize, message: &Message| at >= first || message.role == "system";
-        let kept = |first: usize| -> Vec<Message> {
+        let cuts = cuts(&whole, |message| tokens_least(lease, message), context);
+        let kept = |cut: &Cut| -> Vec<Message> {
             let messages = whole.iter().enumerate();
-            let kept = messages.filter(|&(at, message)| is_kept(first, at, message));
+            let kept = messages.filter(|&(at, message)| cut.keeps(at, message));
             kept.map(|(_, message)| message.clone()).collect()
         };
-        let shows = |first: usize| -> Vec<bool> {
+        let shows = |cut: &Cut| -> Vec<bool> {
             let messages = whole.iter().enumerate();
             let of = |(at, message): (usize, &Message)| {
-                std::iter::repeat_n(is_kept(first, at, message), message.content.pictures().count())
+                std::iter::repeat_n(cut.keeps(at, message), message.content.pictures().count())
             };
             messages.flat_map(of).collect()
         };
-        let soft_of = |first: usize| -> Vec<usize> {
-            let all = soft_tokens.iter().zip(shows(first));
+        let soft_of = |cut: &Cut| -> Vec<usize> {
+            let all = soft_tokens.iter().zip(shows(cut));
             all.filter_map(|(&soft, is_kept)| is_kept.then_some(soft)).collect()
         };
         // The fewer are left, the sooner they fit.
-        let (mut best, mut range) = (None, 0..turns.len());
+        let (mut best, mut range) = (None, 0..cuts.len());
         while !range.is_empty() {
             let middle = range.start + range.len() / 2;
-            self.messages = kept(turns[middle]);
-            match write(self, &soft_of(turns[middle])) {
+            self.messages = kept(&cuts[middle]);
+            match write(self, &soft_of(&cuts[middle])) {
                 Ok(prompt) => {
-                    best = Some((prompt, turns[middle]));
+                    best = Some((prompt, &cuts[middle]));
                     range.start = middle + 1;
                 }
                 Err(error) if error.code == Code::ContextLengthExceeded => range.end = middle,
                 Err(error) => return Err(error),
             }
         }
-        let (prompt, first) = best.ok_or(error)?;
-        let messages = kept(first);
+        let (prompt, cut) = best.ok_or(error)?;
+        let messages = kept(cut);
         note(format!(
             "the {} oldest messages were left out: the conversation is longer than the context of {context} tokens",
             whole.len() - messages.len()
         ));
-        self.pictures.keep(shows(first));
+        self.pictures.keep(shows(cut));
         let again = self.pictures.has_earlier().then_some(messages);
-        Ok(First { prompt, soft_tokens: soft_of(first), again })
+        Ok(First { prompt, soft_tokens: soft_of(cut), again })
     }
 
     /// Returns its prompt; takes its messages.
@@ -384,6 +374,50 @@ struct First {
     soft_tokens: Vec<usize>,
     /// The messages, if it may have to be written again without a picture of an earlier turn.
     again: Option<Vec<Message>>,
+}
+
+/// What is left of a conversation beside its system messages.
+struct Cut {
+    /// The words of a person with which the newest turn begins, if something after them is left
+    /// out.
+    asked: Range<usize>,
+    /// The first message of the rest.
+    first: usize,
+}
+
+impl Cut {
+    fn keeps(&self, at: usize, message: &Message) -> bool {
+        at >= self.first || self.asked.contains(&at) || message.role == "system"
+    }
+}
+
+/// Returns the ways to shorten a conversation, those first that leave least, but for some that
+/// cannot fit. `least` returns the fewest tokens of a message.
+fn cuts(messages: &[Message], least: impl Fn(&Message) -> usize, context: usize) -> Vec<Cut> {
+    let role = |at: usize| &*messages[at].role;
+    // What follows a result belongs to it, and words of a person to those before them.
+    let begins = |at: usize| {
+        let is_later =
+            at.checked_sub(1).is_some_and(|before| matches!(role(before), "user" | "tool"));
+        role(at) == "user" && !is_later
+    };
+    let newest = (0..messages.len()).rev().find(|&at| begins(at)).unwrap_or(0);
+    let answered = (newest..messages.len()).find(|&at| role(at) == "assistant");
+    let asked = newest..answered.unwrap_or(newest);
+    let mut cuts = Vec::new();
+    let mut sum = 0;
+    for (at, message) in messages.iter().enumerate().rev() {
+        sum += least(message);
+        if sum > context {
+            break;
+        }
+        if at > asked.end && role(at) == "assistant" {
+            cuts.push(Cut { asked: asked.clone(), first: at });
+        } else if begins(at) {
+            cuts.push(Cut { asked: 0..0, first: at });
+        }
+    }
+    cuts
 }
 
 /// Puts the turns of a preset before those of a conversation, and its system prompt if the

@@ -87,7 +87,7 @@ pub(crate) enum Code {
     /// The model computes a value that is not a number.
     NonFiniteLogits,
     /// The vision tower failed on a picture.
-    PictureFailed,
+    ImageFailed,
     /// A grammar could not be followed to its end.
     ConstraintFailed,
     /// Models could not be looked up, fetched or changed.
@@ -411,7 +411,7 @@ pub(crate) fn failure(
         Finish::DeviceFailed => Code::DeviceFailed,
         Finish::Deadline => Code::DeadlineExceeded,
         Finish::ConstraintFailed => Code::ConstraintFailed,
-        Finish::PictureFailed => Code::PictureFailed,
+        Finish::PictureFailed => Code::ImageFailed,
         _ => Code::NonFiniteLogits,
     };
     let message = match (finish, picture) {

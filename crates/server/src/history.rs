@@ -182,17 +182,19 @@ pub(crate) fn fill(messages: &mut [Message], missing: &[Option<Missing>]) {
 pub(crate) fn in_lines(pieces: impl Iterator<Item = (Part, bool)>) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     let mut was_line = false;
-    for (mut part, is_line) in pieces {
-        if let Some(text) = &mut part.text
-            && let Some(before) = parts.last().and_then(|part| part.text.as_ref())
-            && (is_line || was_line)
-            && !before.ends_with('\n')
-            && !text.starts_with('\n')
-        {
-            text.insert(0, '\n');
+    for (part, is_line) in pieces {
+        let before = parts.last_mut().and_then(|part| part.text.as_mut());
+        match (&part.text, before) {
+            // Within one part: templates strip the edges of each.
+            (Some(text), Some(before)) if is_line || was_line => {
+                if !before.ends_with('\n') && !text.starts_with('\n') {
+                    before.push('\n');
+                }
+                before.push_str(text);
+            }
+            _ => parts.push(part),
         }
         was_line = is_line;
-        parts.push(part);
     }
     parts
 }
@@ -269,8 +271,7 @@ mod tests {
         let mut messages = [Message::new("user", Content::Parts(parts.to_vec()))];
         fill(&mut messages, &[Some(missing), None]);
         let Content::Parts(parts) = &messages[0].content else { panic!("they are parts") };
-        assert_eq!(parts[1], Part::text(format!("\n{line}")));
-        assert_eq!(parts[2], Part::picture());
-        assert_eq!(parts[3], Part::text("b"));
+        let expected = [Part::text(format!("a\n{line}")), Part::picture(), Part::text("b")];
+        assert_eq!(*parts, expected);
     }
 }

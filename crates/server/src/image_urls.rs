@@ -93,12 +93,12 @@ impl fmt::Display for Entry {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UrlError {
     #[error(
-        "pictures are not fetched from other servers here; send it as data:image/png;base64,..., or start the server \
+        "images are not fetched from other servers here; send it as data:image/png;base64,..., or start the server \
          with --allow-image-urls HOST"
     )]
     Off,
     #[error(
-        "pictures of this host and port are not fetched; send it as data:image/png;base64,..., or name the host with \
+        "images of this host and port are not fetched; send it as data:image/png;base64,..., or name the host with \
          --allow-image-urls"
     )]
     OtherHost,
@@ -123,7 +123,7 @@ pub(crate) enum UrlError {
     #[error("the image is not there: {0}")]
     Failed(String),
     #[error(
-        "{from} redirects to the host {host}, which --allow-image-urls does not name; send the picture as \
+        "{from} redirects to the host {host}, which --allow-image-urls does not name; send the image as \
          data:image/png;base64,..., or name the host with --allow-image-urls"
     )]
     RedirectedAway { from: String, host: String },

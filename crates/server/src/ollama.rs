@@ -1,6 +1,7 @@
 //! The dialect of Ollama: `/api/...`
 
 mod context;
+mod cut;
 pub(crate) mod manage;
 pub(crate) mod models;
 mod options;
@@ -19,13 +20,14 @@ use serde_json::{Map, Value, json};
 use trine_text::{Message, Specials, Tokenizer, ToolCall};
 
 use context::Given;
+use cut::{cut_between, words_between};
 
 use crate::app::App;
 use crate::body::receive;
 use crate::calling::{Calling, arguments};
 use crate::clock::{rfc3339, unix_seconds};
 use crate::conversation::{Conversation, Rendering};
-use crate::error::{ApiError, Dialect, shown};
+use crate::error::{ApiError, Code, Dialect, shown};
 use crate::flow::{self, Prepared};
 use crate::generate::{Ask, Ended, Piece, Reason, TokenText, Whole};
 use crate::guard::random_id;
@@ -261,10 +263,9 @@ impl Asked {
     /// Returns the text to be written, if there is one.
     fn ask(self, lease: &Lease) -> Result<Option<Ask>, ApiError> {
         let mut parameters = self.parameters.over(lease)?;
-        let mut earlier = (Vec::new(), false);
-        let conversation = match self.turn {
+        let ids = match self.turn {
             None => return Ok(None),
-            Some(Turn::Chat(conversation)) => conversation,
+            Some(Turn::Chat(conversation)) => conversation.prompt(&mut parameters, lease)?,
             Some(Turn::Generate {
                 prompt, context, pictures, is_raw, keeps, rendering, ..
             }) if is_raw || (lease.template().is_none() && pictures.is_empty()) => {
@@ -281,16 +282,28 @@ impl Asked {
             Some(Turn::Generate {
                 system, prompt, context, pictures, keeps, rendering, ..
             }) => {
-                earlier = (context, keeps.is_some());
-                let system = system.map(|system| Message::new("system", system));
-                let asked = Message::new("user", pictures.before(prompt));
-                let messages = system.into_iter().chain([asked]).collect();
-                let talk = Talk { messages, pictures, ..Talk::default() };
-                Conversation::new(Calling::default(), talk, rendering)?
+                let ask = |prompt: String, pictures: Sent| {
+                    let system = system.as_deref().map(|system| Message::new("system", system));
+                    let asked = Message::new("user", pictures.before(prompt));
+                    let messages = system.into_iter().chain([asked]).collect();
+                    let talk = Talk { messages, pictures, ..Talk::default() };
+                    Conversation::new(Calling::default(), talk, rendering.clone())
+                };
+                let words = keeps.filter(|_| pictures.is_empty()).zip(Some(prompt.clone()));
+                let ids = match (ask(prompt, pictures)?.prompt(&mut parameters, lease), words) {
+                    (Err(error), Some((keeps, words)))
+                        if error.code == Code::ContextLengthExceeded =>
+                    {
+                        let frame = ask(String::new(), Sent::default())?.token_ids(lease)?.len();
+                        let words =
+                            words_between(lease, &words, keeps, frame, parameters.max_tokens)?;
+                        ask(words, Sent::default())?.prompt(&mut parameters, lease)?
+                    }
+                    (ids, _) => ids?,
+                };
+                context::after(context, ids, keeps.is_some(), lease)?
             }
         };
-        let ids = conversation.prompt(&mut parameters, lease)?;
-        let ids = context::after(earlier.0, ids, earlier.1, lease)?;
         Ok(Some(parameters.ask(ids, self.logprobs, lease)))
     }
 }
@@ -448,33 +461,6 @@ fn read_options(options: Fields<'_>, parameters: &mut ParameterFields) -> Result
     parameters.max_tokens = most.map(|most| usize::try_from(most).unwrap_or(UNLIMITED));
     parameters.stops = read_stops(options, "stop")?;
     Ok(())
-}
-
-/// Returns the token ids of a text. If they are more than the context, those between the first
-/// `keeps` and the end are left out, so that a quarter of the context, or `wanted` tokens, are left
-/// for the answer.
-///
-/// # Errors
-/// 400 if the text is longer than texts may be that are cut into tokens.
-fn cut_between(
-    lease: &Lease,
-    text: &str,
-    keeps: usize,
-    wanted: usize,
-) -> Result<Vec<u32>, ApiError> {
-    let context = lease.limits().context;
-    let mut ids = lease.tokenizer.encode_prompt(text, Specials::Parse)?;
-    if ids.len() > context {
-        let most = context - wanted.min(context / 4);
-        let keeps = keeps.min(most.saturating_sub(1));
-        let left_out = ids.len() - most;
-        ids.drain(keeps..keeps + left_out);
-        note(format!(
-            "{left_out} tokens of the prompt were left out after the first {keeps}: it is longer than the context of {context}"
-        ));
-    }
-    lease.check_prompt(&ids)?;
-    Ok(ids)
 }
 
 /// Writes lines of JSON.

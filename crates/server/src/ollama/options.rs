@@ -6,6 +6,7 @@
 //! and what is changed, is a warning.
 
 use serde_json::{Map, Value};
+use trine_engine::sampling::TOP_K_MAX;
 
 use crate::warnings::note;
 
@@ -14,7 +15,7 @@ const READ: [(&str, f64, f64); 12] = [
     ("temperature", 0.0, 100.0),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
-    ("top_k", -1.0, i32::MAX as f64),
+    ("top_k", -1.0, TOP_K_MAX as f64),
     ("repeat_penalty", 0.01, 100.0),
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
@@ -70,6 +71,10 @@ pub(super) fn readable(options: &Map<String, Value>) -> Map<String, Value> {
                 changed(name, value, &bound.to_string());
                 exact(name, bound)
             }
+            Some(number) if WHOLE.contains(&&**name) && number.fract() != 0.0 => {
+                changed(name, value, &number.trunc().to_string());
+                exact(name, number.trunc())
+            }
             Some(number) if value.as_i64().is_none() => exact(name, number),
             _ => value.clone(),
         };
@@ -100,8 +105,8 @@ mod tests {
     #[test]
     fn options_are_made_readable() {
         let options = json!({
-            "top_k": 40.0, "top_p": 1.1, "repeat_penalty": 0, "presence_penalty": 3, "seed": -5,
-            "repeat_last_n": -2, "num_ctx": 16384, "temperature": "0.5", "mirostat": 2, "tfs_z": 0.5,
+            "top_k": 40.5, "top_p": 1.1, "repeat_penalty": 0, "presence_penalty": 3, "seed": -5,
+            "repeat_last_n": -2, "num_ctx": 16384.0, "temperature": "0.5", "mirostat": 2, "tfs_z": 0.5,
             "think": true, "colour": "red", "num_gpu": 99, "stop": ["x"], "min_p": null,
         });
         let expected = json!({

@@ -409,9 +409,9 @@ pub(super) fn message(images: Option<Value>) -> Value {
         [("function", asked([("name", text())], [("arguments", arguments)]))],
         [("id", about(text(), "A text by which the result names the call."))],
     );
-    let part = one_of(vec![part, schema("PicturePart"), schema("PictureBlock")]);
+    let part = one_of(vec![part, schema("ImagePart"), schema("ImageBlock")]);
     let content = one_of(vec![text(), list(part)]);
-    let words = "A text, or parts. May be absent beside calls. Pictures stand in messages of the user and in results.";
+    let words = "A text, or parts. May be absent beside calls. Images stand in messages of the user and in results.";
     let content = about(content, words);
     let images = images.map(|images| ("images", images));
     let said = asked(

@@ -84,7 +84,7 @@ const CODES: [&str; 31] = [
     "not_supported",
     "origin_not_allowed",
     "overloaded",
-    "picture_failed",
+    "image_failed",
     "queue_full",
     "template_error",
     "too_many_wrong_keys",

@@ -43,8 +43,8 @@ pub(super) fn schemas() -> Vec<Field> {
         ("DetokenizeRequest", detokenize()),
         ("TemplateRequest", template()),
         ("Message", message(None)),
-        ("PicturePart", picture_part()),
-        ("PictureBlock", picture_block()),
+        ("ImagePart", picture_part()),
+        ("ImageBlock", picture_block()),
         ("Tool", tool()),
         ("ToolChoice", tool_choice()),
         ("ResponseFormat", response_format()),
@@ -207,7 +207,7 @@ fn response_item() -> Value {
     let message = asked(
         [
             ("role", choice(["system", "developer", "user", "assistant", "tool", "model"])),
-            ("content", one_of(vec![text(), list(one_of(vec![part, schema("PicturePart")]))])),
+            ("content", one_of(vec![text(), list(one_of(vec![part, schema("ImagePart")]))])),
         ],
         [("type", constant("message"))],
     );
@@ -315,7 +315,7 @@ fn anthropic_conversation() -> Vec<Field> {
 
 fn anthropic_message() -> Value {
     let said = asked([("type", constant("text")), ("text", text())], []);
-    let picture = schema("PictureBlock");
+    let picture = schema("ImageBlock");
     let call = asked(
         [
             ("type", constant("tool_use")),
@@ -392,7 +392,7 @@ fn ollama_chat() -> Value {
 }
 
 fn images() -> Value {
-    about(list(text()), "Pictures in base64, which stand before the text.")
+    about(list(text()), "Images in base64, which stand before the text.")
 }
 
 fn ollama_generate() -> Value {

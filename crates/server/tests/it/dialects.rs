@@ -365,6 +365,50 @@ fn what_is_too_long_for_ollamas_context_is_shortened() {
     assert!(number("prompt_eval_count") + number("eval_count") <= 61, "{answer}");
     let alone = json!({"messages": [{"role": "user", "content": word("bird").repeat(40)}]});
     assert_eq!(ask("/api/chat", alone).status, 400, "the last message stays");
+    // An agent's only turn loses its oldest calls with their results; the question stays.
+    let round = |number: usize| {
+        let call = json!({"function": {"name": "look", "arguments": {"at": number}}});
+        [
+            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "tool", "tool_name": "look", "content": word("bird")}),
+        ]
+    };
+    let agents = |rounds: std::ops::Range<usize>| {
+        let mut all = vec![with_system[0].clone(), json!({"role": "user", "content": "Why?"})];
+        all.extend(rounds.flat_map(round));
+        all
+    };
+    let answer = ask("/api/chat", json!({"messages": agents(0..20)}));
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    let warning = answer.header("x-trine-warning").unwrap();
+    let left_out: usize =
+        warning.split_whitespace().find_map(|word| word.parse().ok()).expect("it has a number");
+    assert!(left_out.is_multiple_of(2) && left_out > 0, "{warning}");
+    assert_eq!(answer.json()["prompt_eval_count"], count(&agents(left_out / 2..20)));
+    let more = json!({"messages": agents(left_out / 2 - 1..20), "truncate": false});
+    assert_eq!(ask("/api/chat", more).status, 400, "one round more would not have fitted");
+    // What a person says after a result, or after their own words, begins no turn.
+    let user = |text: String| json!({"role": "user", "content": text});
+    let late = [agents(0..8), vec![user("Go on.".to_owned())]].concat();
+    let answer = ask("/api/chat", json!({"messages": late}));
+    let warning = answer.header("x-trine-warning").unwrap();
+    let left_out: usize = warning.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
+    let kept = [agents(left_out / 2..8), vec![user("Go on.".to_owned())]].concat();
+    assert_eq!(answer.json()["prompt_eval_count"], count(&kept));
+    let both = json!({"messages": [user(word("bird").repeat(12)), user(word("tree").repeat(12))]});
+    assert_eq!(ask("/api/chat", both).status, 400, "both are the newest turn");
+    // A prompt in the model's format loses what is after its first words.
+    let prompt = |truncate: bool| {
+        let fields =
+            json!({"prompt": word("bird").repeat(40), "system": "Be kind.", "truncate": truncate});
+        ask("/api/generate", fields)
+    };
+    assert_eq!(prompt(false).status, 400);
+    let answer = prompt(true);
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    assert!(answer.header("x-trine-warning").unwrap().contains("after the first 4"));
+    let eaten = answer.json()["prompt_eval_count"].as_u64().unwrap() as usize;
+    assert!((CONTEXT - 12..=CONTEXT - 2).contains(&eaten), "{eaten}");
     let raw = |truncate: bool| {
         ask(
             "/api/generate",

@@ -495,7 +495,7 @@ fn a_tower_that_fails_is_an_error_of_its_request() {
     let body = json!({"messages": [user(&[image(&url("a.png"))])], "max_tokens": 2});
     server.loader.eye.is_blind.store(true, std::sync::atomic::Ordering::SeqCst);
     let (status, error) = server.post(CHAT, &body);
-    assert_eq!((status, &error["error"]["code"]), (500, &json!("picture_failed")), "{error}");
+    assert_eq!((status, &error["error"]["code"]), (500, &json!("image_failed")), "{error}");
     let words = message(&error);
     assert!(words.contains("as asked") && !words.contains("--"), "{error}");
     let words = json!({"messages": [user(&[text("a")])], "max_tokens": 2});

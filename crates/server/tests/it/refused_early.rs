@@ -45,7 +45,7 @@ fn impossible_prompts_are_refused_by_their_length() {
             json!({"system": text, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}),
         ),
         ("/api/chat", json!({ "messages": messages })),
-        ("/api/generate", json!({ "prompt": text })),
+        ("/api/generate", json!({"prompt": text, "truncate": false})),
         ("/api/generate", json!({"prompt": text, "raw": true, "truncate": false})),
         ("/v1/embeddings", json!({"model": "embedder", "input": text})),
         ("/api/embed", json!({"model": "embedder", "input": ["short", text], "truncate": false})),
