@@ -56,6 +56,9 @@ pub(crate) fn read_template(path: &Path) -> Result<ChatTemplate> {
     if !is_whole || source.len() > MAX_TEMPLATE_BYTES {
         bail!("{shown} has more than {MAX_TEMPLATE_BYTES} bytes; it cannot be a chat template");
     }
+    if source.trim().is_empty() {
+        bail!("{shown} is empty: prompts would be, too; give the template of the model's family");
+    }
     let ends_with_text =
         |line: &str| !["\n", "}}", "%}", "#}"].iter().any(|end| line.ends_with(end));
     if source.strip_suffix('\n').is_some_and(ends_with_text) {

@@ -527,6 +527,9 @@ fn a_chat_template_takes_the_place_of_the_models() {
         let error = store.trine(&missing).fails(1);
         assert!(error.contains(path), "{error}");
     }
+    write(" \n");
+    let error = store.trine(&["run", "demo", "Hello", "--chat-template", path]).fails(1);
+    assert!(error.contains(path) && error.contains("is empty"), "{error}");
     write("{% if %}");
     let error = store.trine(&["run", "demo", "Hello", "--chat-template", path]).fails(1);
     assert!(error.contains(path) && error.contains("line 1"), "{error}");
@@ -534,8 +537,8 @@ fn a_chat_template_takes_the_place_of_the_models() {
     let raw = store.trine(&["run", "demo", "Hello", "--raw", "--chat-template", path]).fails(2);
     assert!(raw.contains("--raw") && raw.contains("--chat-template"), "{raw}");
     for (text, is_taken) in [
-        ("\r\n".repeat(128 << 10), true),
-        ("\r\n".repeat((128 << 10) + 1), false),
+        ("x\r\n".repeat(64 << 10), true),
+        ("x\r\n".repeat((64 << 10) + 1), false),
         ("é".repeat(1 << 20), false),
     ] {
         write(&text);
