@@ -210,5 +210,13 @@ mod tests {
             guide.accept(token).unwrap();
         }
         assert!((1..30).contains(&away), "{away} masks came from another thread");
+        // Of the first mask a grammar knows, since it was made once.
+        let rules =
+            (0..300).map(|index| format!("r{index} ::= [a-z] \"{index}\" r{index} [a-z]? | \"x\""));
+        let names: Vec<String> = (0..300).map(|index| format!("r{index}")).collect();
+        let source =
+            format!("root ::= {}\n{}", names.join(" | "), rules.collect::<Vec<_>>().join("\n"));
+        let grammar = grammar_cache(&tokenizer).get(&GrammarSource::Gbnf(source)).unwrap();
+        assert!(Course::start(Some(&grammar), None).unwrap().unwrap().is_costly());
     }
 }

@@ -46,6 +46,11 @@ impl Budget {
         Ok(())
     }
 
+    /// Returns the budget of a reply of which another one has made the first mask.
+    pub(super) fn expecting(mask: &ParserStats) -> Self {
+        Self { latest: cost(mask), ..Self::default() }
+    }
+
     /// Returns whether the next mask is likely to take long.
     pub(super) fn is_costly(&self) -> bool {
         self.latest > COSTLY

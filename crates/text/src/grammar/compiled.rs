@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::budget::Budget;
 use super::error::GrammarError;
 use super::library::guarded;
 use super::marks::CallMarks;
@@ -21,9 +22,8 @@ pub struct Relaxed {
 /// A grammar compiled for a vocabulary, from which any number of generations can start. Made by
 /// [`GrammarCompiler::compile`](super::GrammarCompiler::compile).
 pub struct Grammar {
-    /// The start state, which is never advanced. It has a lock because the library's state cannot
-    /// be shared.
-    pub(super) start: Mutex<llguidance::Matcher>,
+    /// The start of replies. It has a lock because the library's state cannot be shared.
+    pub(super) start: Mutex<Start>,
     pub(super) tables: Arc<Tables>,
     pub(super) bytes: usize,
     pub(super) relaxed: Vec<Relaxed>,
@@ -33,6 +33,14 @@ pub struct Grammar {
     pub(super) is_lazy: bool,
     /// The numbers at the start of a reply, if it is JSON.
     pub(super) numbers: Option<Numbers>,
+}
+
+/// What replies begin with.
+pub(super) struct Start {
+    /// The state before the first token, which is never advanced.
+    pub(super) state: llguidance::Matcher,
+    /// A budget that knows what the first mask costs.
+    pub(super) budget: Budget,
 }
 
 impl std::fmt::Debug for Grammar {
@@ -49,8 +57,8 @@ impl Grammar {
     /// [`GrammarError::Failed`] if the library fails.
     pub fn matcher(&self) -> Result<Matcher, GrammarError> {
         let start = self.start.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let state = guarded(|| Ok(start.deep_clone()))?;
-        Ok(Matcher::new(state, self.tables.clone(), self.numbers))
+        let state = guarded(|| Ok(start.state.deep_clone()))?;
+        Ok(Matcher::new(state, start.budget.clone(), self.tables.clone(), self.numbers))
     }
 
     /// Returns the parts of the tools' schemas that it does not enforce. Empty for all other

@@ -7,8 +7,9 @@ use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use serde_json::json;
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
+use super::budget::Budget;
 use super::calls::Calls;
-use super::compiled::{Grammar, Relaxed};
+use super::compiled::{Grammar, Relaxed, Start};
 use super::error::GrammarError;
 use super::library::{first_line, guarded, json_grammar, lark_string, regex_problem};
 use super::marked::MarkedCalls;
@@ -274,12 +275,12 @@ fn digits_named(calls: &[(String, String)], otherwise: &Otherwise) -> usize {
 }
 
 impl Base {
-    /// Returns the state before a reply's first token, and the bytes of its lexer.
+    /// Returns the start of replies, and the bytes of its lexer.
     fn start(
         &self,
         grammar: TopLevelGrammar,
         kind: &'static str,
-    ) -> Result<(llguidance::Matcher, usize), GrammarError> {
+    ) -> Result<(Start, usize), GrammarError> {
         let parser = self.factory.create_parser(grammar);
         let parser = parser.map_err(|error| refusal(kind, &error.to_string()))?;
         let states = parser.parser.lexer_stats().num_bytes;
@@ -304,12 +305,13 @@ impl Base {
                 ));
             }
         }
-        Ok((start, states))
+        let budget = probe.last_step_stats().map(Budget::expecting).unwrap_or_default();
+        Ok((Start { state: start, budget }, states))
     }
 
     fn grammar(
         &self,
-        (start, states): (llguidance::Matcher, usize),
+        (start, states): (Start, usize),
         source: &GrammarSource,
         relaxed: Vec<Relaxed>,
     ) -> Grammar {

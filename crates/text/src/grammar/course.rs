@@ -199,7 +199,8 @@ impl Course {
     /// Returns whether the next [`Course::allowed`] is likely to take long: about a millisecond or
     /// more.
     pub fn is_costly(&self) -> bool {
-        self.guide.as_ref().is_some_and(|guide| guide.matcher.is_costly())
+        // Before the first call of a lazy one any text may come.
+        self.guide.as_ref().is_some_and(|guide| !guide.is_lazy && guide.matcher.is_costly())
     }
 
     /// Returns what may end a thought that begins here.

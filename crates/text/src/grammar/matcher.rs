@@ -76,6 +76,7 @@ impl std::fmt::Debug for Matcher {
 impl Matcher {
     pub(super) fn new(
         state: llguidance::Matcher,
+        budget: Budget,
         tables: Arc<Tables>,
         numbers: Option<Numbers>,
     ) -> Self {
@@ -85,7 +86,7 @@ impl Matcher {
             finished: false,
             failure: None,
             scout: Scout::default(),
-            budget: Budget::default(),
+            budget,
             numbers,
         }
     }
