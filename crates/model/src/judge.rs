@@ -1,10 +1,10 @@
 //! Decides by the beginning of a file whether a model can be run, or can guess for one.
 
 use serde_json::Value;
-use trine_weights::gguf;
+use trine_weights::{Checkpoint, Metadata, gguf};
 
 use crate::error::ModelError;
-use crate::tower_config::gguf::{KIND_KEYS, check_kind};
+use crate::tower_config::gguf::{self as tower, KIND_KEYS};
 use crate::{assistant, config_gguf, config_hf};
 
 /// Where a file says what reads sound, after what reads pictures if it has both.
@@ -35,6 +35,20 @@ pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
     }
 }
 
+/// Refuses an open GGUF file that belongs to models and is none: an adapter, an importance matrix,
+/// a vision tower. [`crate::Model::from_checkpoint`] refuses it too; this is for who only needs
+/// its tokenizer.
+///
+/// # Errors
+/// Returns [`ModelError::NotAModel`], in [`ModelError::InFile`].
+pub fn check_kind(checkpoint: &Checkpoint) -> Result<(), ModelError> {
+    let Metadata::Gguf(metadata) = checkpoint.metadata() else { return Ok(()) };
+    let text = |key: &str| metadata.optional_str(key).ok().flatten();
+    let architecture = text(gguf::ARCHITECTURE_KEY).unwrap_or_default();
+    config_gguf::check_whole(text(config_gguf::KIND_KEY), architecture)
+        .map_err(|error| error.in_file(checkpoint.source()))
+}
+
 /// Refuses a vision tower by the first bytes of its GGUF file. Metadata that does not show its kind
 /// is not a reason to refuse it.
 ///
@@ -44,7 +58,7 @@ pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
 pub fn judge_tower(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
     for key in KIND_KEYS {
         if let Some(kind) = gguf::text_of(key, beginning, file)? {
-            return check_kind(&kind);
+            return tower::check_kind(&kind);
         }
     }
     // A file for sound only has no kind of tower.

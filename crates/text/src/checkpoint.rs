@@ -128,6 +128,7 @@ impl Tokenizer {
                 remedy: format!("download the model's {TOKENIZER_FILE} into the folder"),
             });
         };
+        check_kind(&path, &bytes)?;
         let mut tokenizer = Self::from_json_bytes(&bytes)?;
         if let Some(config) = &folder.tokenizer_config {
             tokenizer.apply_config(config)?;
@@ -139,6 +140,14 @@ impl Tokenizer {
         let place = format!("{}: suppress_tokens", place.display());
         tokenizer.suppress(&suppressed.map(ids_of).unwrap_or_default(), &place)?;
         Ok(tokenizer)
+    }
+}
+
+/// Refuses what is left of a download that went wrong in the place of a file of a folder.
+fn check_kind(path: &Path, bytes: &[u8]) -> Result<(), TextError> {
+    match trine_weights::recognise(&path.display().to_string(), bytes) {
+        Some(other) => Err(TextError::Checkpoint(other.to_string())),
+        None => Ok(()),
     }
 }
 
@@ -180,9 +189,12 @@ impl ChatTemplate {
             Metadata::HuggingFace(folder) => {
                 let path = folder.directory.join(TEMPLATE_FILE);
                 match read_bounded(&path, MAX_TEMPLATE_BYTES)? {
-                    Some(bytes) => Some(String::from_utf8(bytes).map_err(|_| {
-                        TextError::Checkpoint(format!("{}: not valid UTF-8", path.display()))
-                    })?),
+                    Some(bytes) => {
+                        check_kind(&path, &bytes)?;
+                        Some(String::from_utf8(bytes).map_err(|_| {
+                            TextError::Checkpoint(format!("{}: not valid UTF-8", path.display()))
+                        })?)
+                    }
                     None => match &folder.tokenizer_config {
                         Some(config) => chat_template_source(config)?,
                         None => None,

@@ -85,7 +85,7 @@ pub enum TextError {
     },
     /// The chat template does not write one mark for each picture.
     #[error(
-        "the model's chat template shows {shown} of {pictures} pictures; leave pictures out, or use a template that writes {mark} for each part of the type image"
+        "the model's chat template shows {shown} of {pictures} images; leave images out, or use a template that writes {mark} for each part of the type image"
     )]
     Pictures {
         /// The number of marks in the rendered text.

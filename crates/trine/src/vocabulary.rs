@@ -17,8 +17,9 @@ const _: () = assert!(trine_text::MAX_SUPPRESSED <= trine_engine::sampling::SUPP
 /// Returns the tokenizer of a checkpoint.
 ///
 /// # Errors
-/// Returns an error if there is none or it is damaged.
+/// Returns an error if there is none, it is damaged, or the file is no model.
 pub(crate) fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
+    trine_model::check_kind(checkpoint)?;
     Tokenizer::from_checkpoint(checkpoint).with_context(|| {
         format!("text cannot be turned into tokens for {}", checkpoint.source().display())
     })

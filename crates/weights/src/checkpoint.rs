@@ -63,13 +63,15 @@ impl Checkpoint {
         let has_extension =
             |extension: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension));
         let bytes = mapping.bytes();
-        if let Some(refusal) = foreign::recognise(&label, bytes) {
+        // The length at the start of a safetensors file may be any bytes.
+        let is_safetensors = has_extension("safetensors") || looks_like_safetensors(bytes);
+        if !is_safetensors && let Some(refusal) = foreign::recognise(&label, bytes) {
             return Err(refusal);
         }
         if bytes.starts_with(&gguf::MAGIC) || has_extension("gguf") {
             return Self::from_gguf_parts(path, gguf::open_parts(path, mapping)?);
         }
-        if has_extension("safetensors") || looks_like_safetensors(bytes) {
+        if is_safetensors {
             return Self::from_hugging_face(path, huggingface::open_beside_config(path)?);
         }
         if let Some(refusal) = huggingface::refuse_pickle(path, bytes) {

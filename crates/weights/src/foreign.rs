@@ -11,10 +11,18 @@ const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// The most characters of a message that are shown.
 const MESSAGE_MAX: usize = 120;
 
+/// How llama.cpp's formats before GGUF begin: `ggml`, `ggmf`, `ggjt`, and `ggla` for adapters, as
+/// numbers with the last byte first.
+const GGML: [&[u8]; 4] = [b"lmgg", b"fmgg", b"tjgg", b"algg"];
+
+/// What to do with an archive.
+pub(crate) const UNPACK: &str = "Unpack it, and give the model in it";
 const AGAIN: &str = "The download went wrong: `trine pull owner/repo` downloads models";
 
-/// Recognises a file by its first bytes, if it is none of the formats of models.
-pub(crate) fn recognise(file: &str, bytes: &[u8]) -> Option<WeightsError> {
+/// Recognises a file by its first bytes, if it is none of the formats of models: what is left of a
+/// download that went wrong, an archive, or a model of an earlier format. `file` names it in the
+/// error, [`WeightsError::NotAModel`].
+pub fn recognise(file: &str, bytes: &[u8]) -> Option<WeightsError> {
     let bytes = &bytes[..bytes.len().min(BEGINNING)];
     let start = bytes.trim_ascii_start();
     let begins = |text: &str| {
@@ -22,7 +30,7 @@ pub(crate) fn recognise(file: &str, bytes: &[u8]) -> Option<WeightsError> {
     };
     let (found, remedy) = if bytes.starts_with(LFS) {
         let size = size_of_lfs(bytes).map_or(String::new(), |size| format!(" ({})", shown(size)));
-        let found = format!("this is a Git LFS pointer, not the model{size}");
+        let found = format!("this is a Git LFS pointer, not the file itself{size}");
         (found, "Run `git lfs pull` in its folder, or download the model: `trine pull owner/repo`")
     } else if begins("<!doctype html") || begins("<html") {
         ("this is a web page, not a model".to_owned(), AGAIN)
@@ -37,6 +45,8 @@ pub(crate) fn recognise(file: &str, bytes: &[u8]) -> Option<WeightsError> {
     {
         let line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
         (format!("this is an error message of a server, not a model: {}", quoted(line)), AGAIN)
+    } else if GGML.iter().any(|magic| bytes.starts_with(magic)) {
+        ("this is a model in GGML, a format before GGUF".to_owned(), "Take the model as GGUF")
     } else {
         let archive = [
             (&b"\x1f\x8b"[..], "gzip"),
@@ -46,9 +56,21 @@ pub(crate) fn recognise(file: &str, bytes: &[u8]) -> Option<WeightsError> {
             (b"Rar!", "rar"),
         ];
         let (_, kind) = archive.iter().find(|(magic, _)| bytes.starts_with(magic))?;
-        (format!("this is an archive ({kind}), not a model"), "Unpack it, and give the model in it")
+        (format!("this is an archive ({kind}), not a model"), UNPACK)
     };
     Some(WeightsError::NotAModel { file: file.to_owned(), found, remedy })
+}
+
+/// Returns whether a file is a zip archive that PyTorch did not write: `torch.save` begins with an
+/// entry `data.pkl` in a folder. One that is cut before that name is PyTorch's if its own name says
+/// so.
+pub(crate) fn is_plain_zip(bytes: &[u8], is_pickle_name: bool) -> bool {
+    // A local file header (APPNOTE 4.3.7): the length of the name is at 26, the name at 30.
+    let name = bytes.get(26..28).and_then(|length| {
+        bytes.get(30..)?.get(..usize::from(u16::from_le_bytes(length.try_into().ok()?)))
+    });
+    bytes.starts_with(b"PK\x03\x04")
+        && name.map_or(!is_pickle_name, |name| !name.ends_with(b".pkl"))
 }
 
 /// Returns the number of bytes that a pointer says of its file.
@@ -72,7 +94,9 @@ fn error_of(start: &[u8]) -> Option<String> {
 /// Formats bytes for people.
 fn shown(bytes: u64) -> String {
     match bytes {
-        0..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        0..1000 => format!("{bytes} bytes"),
+        1000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.1} GB", bytes as f64 / 1e9),
     }
 }
@@ -86,11 +110,15 @@ mod tests {
         let pointer =
             "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2489757856\n";
         for (content, said) in [
-            (pointer, "Git LFS pointer, not the model (2.5 GB)"),
+            (pointer, "Git LFS pointer, not the file itself (2.5 GB)"),
             (
                 "version https://git-lfs.github.com/spec/v1\nsize many\n",
-                "not the model. Run `git lfs pull`",
+                "not the file itself. Run `git lfs pull`",
             ),
+            ("version https://git-lfs.github.com/spec/v1\nsize 5\n", "itself (5 bytes)"),
+            ("version https://git-lfs.github.com/spec/v1\nsize 1500\n", "itself (1.5 kB)"),
+            ("lmgg\u{1}", "in GGML, a format before GGUF"),
+            ("tjgg\u{3}", "in GGML"),
             ("\n<!DOCTYPE html><html>", "this is a web page"),
             ("<HTML>", "this is a web page"),
             ("<?xml version=\"1.0\"?><Error>", "XML answer"),

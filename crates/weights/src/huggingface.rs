@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::error::{GIVE_A_MODEL, quoted};
 use crate::map::{Mapping, open_regular};
 use crate::tensor::{Data, Integers};
-use crate::{SafetensorsFile, Tensor, UnreadableTensor, WeightsError};
+use crate::{SafetensorsFile, Tensor, UnreadableTensor, WeightsError, foreign};
 
 /// The most bytes of `config.json` and `generation_config.json`: published ones have below 100 kB,
 /// and parsed JSON takes many times its text.
@@ -116,9 +116,17 @@ pub(crate) fn open_beside_config(path: &Path) -> Result<Folder, WeightsError> {
     open_files(metadata, vec![path.to_owned()])
 }
 
-/// Returns an error if the file is in PyTorch's pickle format, which runs code when it is read.
+/// Returns an error if the file is in PyTorch's pickle format, which runs code when it is read, or
+/// another archive.
 pub(crate) fn refuse_pickle(path: &Path, bytes: &[u8]) -> Option<WeightsError> {
     let is_pickle_name = path.extension().is_some_and(is_pickle_extension);
+    if foreign::is_plain_zip(bytes, is_pickle_name) {
+        return Some(WeightsError::NotAModel {
+            file: path.display().to_string(),
+            found: "this is an archive (zip), not a model".to_owned(),
+            remedy: foreign::UNPACK,
+        });
+    }
     // Zip archives (torch.save) and bare pickles of protocol 2 and later.
     let is_pickle = bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(&[0x80, 0x02]);
     (is_pickle_name || is_pickle).then(|| pickle_refused(path))
@@ -204,6 +212,9 @@ fn read_json<T: serde::de::DeserializeOwned>(
     file.take(limit)
         .read_to_end(&mut text)
         .map_err(|source| WeightsError::io(&label, "read the file", source))?;
+    if let Some(refusal) = foreign::recognise(&label, &text) {
+        return Err(refusal);
+    }
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         let offset = byte_offset(&text, error.line(), error.column());
         WeightsError::malformed(&label, offset, format!("unsound JSON: {error}"))

@@ -49,6 +49,7 @@ mod tensor;
 pub use checkpoint::{Checkpoint, Metadata, UnreadableTensor};
 pub use dtype::DType;
 pub use error::WeightsError;
+pub use foreign::recognise;
 pub use header::holds_header;
 pub use huggingface::HuggingFaceMetadata;
 pub use part::{create_part, create_part_folder, remove_dead_part_folders, remove_dead_parts};

@@ -21,7 +21,7 @@ use serde::{Deserialize, de};
 
 use crate::error::quoted;
 use crate::map::Mapping;
-use crate::{DType, WeightsError};
+use crate::{DType, WeightsError, foreign};
 
 /// The most bytes of a header, the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -107,6 +107,11 @@ impl SafetensorsFile {
 /// Returns an error if the header is too long, is not a JSON object or names a tensor twice, or if
 /// its offsets do not cover the data exactly.
 pub fn parse(bytes: &[u8], file: &str) -> Result<Vec<Entry>, WeightsError> {
+    // A sound file may begin with any bytes, so only an unsound one is looked at for what it is.
+    parse_sound(bytes, file).map_err(|error| foreign::recognise(file, bytes).unwrap_or(error))
+}
+
+fn parse_sound(bytes: &[u8], file: &str) -> Result<Vec<Entry>, WeightsError> {
     let fail = |offset: u64, problem: String| WeightsError::malformed(file, offset, problem);
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         let problem = format!("the file has {} bytes; a safetensors header needs 8", bytes.len());

@@ -9,7 +9,7 @@ use trine_hub::{Hub, Preset, PresetName, PresetParameters};
 use crate::cli::{CopyArgs, CreateArgs, FetchArgs, PresetArgs};
 use crate::embedded::Embedded;
 use crate::failure::usage;
-use crate::model_source::{find, hub};
+use crate::model_source::{Source, find, hub};
 use crate::modelfile::{self, Modelfile};
 use crate::output;
 use crate::preset;
@@ -89,7 +89,12 @@ fn base(hub: &Hub, from: &str, fetch: &FetchArgs) -> Result<String> {
     if let Some(preset) = hub.preset(from)? {
         return Ok(preset.name);
     }
-    Ok(find(Some(from), fetch)?.source.lasting_name())
+    let source = find(Some(from), fetch)?.source;
+    // What was downloaded was judged then.
+    if let Source::Path(_) = source {
+        source.open(None)?;
+    }
+    Ok(source.lasting_name())
 }
 
 /// Merges the options with the parameters of a file; the options take precedence.

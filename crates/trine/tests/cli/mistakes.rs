@@ -156,7 +156,7 @@ fn files_that_are_no_models_are_named_for_what_they_are() {
     let architecture = |name| ("general.architecture", name);
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2489757856\n";
     for (content, said) in [
-        (pointer.as_bytes().to_vec(), "a Git LFS pointer, not the model (2.5 GB)"),
+        (pointer.as_bytes().to_vec(), "a Git LFS pointer, not the file itself (2.5 GB)"),
         (b"<!DOCTYPE html><html></html>".to_vec(), "this is a web page"),
         (b"{\"error\": \"Invalid username or password\"}".to_vec(), "Invalid username or password"),
         (gguf(&[architecture("gemma3"), ("general.type", "adapter")]), "this is a LoRA adapter"),
