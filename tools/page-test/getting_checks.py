@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 from browser import Checks, Page, Server
+from image_checks import CHIPS, SEER, drop
 from models_checks import choose
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "server-test"))
@@ -176,5 +177,17 @@ def check_base(page: Page, program: str, checks: Checks) -> None:
             page.wait_idle()
             body = page.run("return window.bodies[1][1]")
             checks.note("and goes on with its own", body["prompt"].startswith("Once upon a time" + first.rstrip()[:10]), body)
+            # One with a vision tower, as far as the page can see; it answers itself.
+            seer = SEER.replace("if (!String(path).endsWith('completions')) ", "")
+            script = page.devtools("Page.addScriptToEvaluateOnNewDocument", source=seer)["identifier"]
+            page.get_again()
+            page.wait("the page knows that the model takes pictures",
+                      "return document.getElementById('attach').title === 'Attach images and text files'")
+            drop(page)
+            page.wait("pictures are attached", CHIPS.replace("return", "return 2 ===") + ".length")
+            page.ask("A square")
+            told = page.run("return document.querySelector('.answer:last-child .figures').textContent")
+            checks.note("a picture that it does not see is told", "2 images left out" in told, told)
+            page.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
         finally:
             server.end()

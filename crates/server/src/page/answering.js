@@ -104,6 +104,8 @@ export class Answering {
   async write(talk, node, turns, signal) {
     const { model, parameters, thinks, sees, chats } = await this.asked(talk, signal);
     if (chats === false) {
+      const images = turns.findLast((turn) => turn.role === 'user')?.images ?? [];
+      node.figures.unseen = images.length;
       await this.stream(talk, node, continuing(model, parameters, turns), signal);
       return;
     }
