@@ -95,6 +95,14 @@ pub fn devices() -> Result<Vec<Description>, GpuError> {
     Ok(listed.into_iter().map(describe).collect())
 }
 
+/// Returns the device that [`Choice::Best`] opens, without opening it; `None` if there is no GPU
+/// that has all that trine needs.
+pub fn best_device() -> Option<Description> {
+    let found = choose(Instance::load().ok()?.devices().ok()?, &Choice::Best).ok()?;
+    let found = Description { capabilities: found.capabilities, missing: found.missing };
+    found.missing.0.is_empty().then_some(found)
+}
+
 impl Gpu {
     /// Opens a device. Its capabilities are so far only what the driver reports. `cache` is the
     /// file that compiled pipelines are kept in; `loops` counts on a software device only.
@@ -391,7 +399,7 @@ fn choose(devices: Vec<Listed>, choice: &Choice) -> Result<Listed, GpuError> {
     };
     let (chosen, wanted) = match choice {
         Choice::Best => {
-            (best(false), "that is a GPU (vulkan:INDEX takes a software one)".to_owned())
+            (best(false), "that is a GPU (a software one is taken by its number only)".to_owned())
         }
         Choice::Any => (best(true), "at all".to_owned()),
         Choice::Index(index) => (devices.get(*index).cloned(), format!("number {index}")),
