@@ -9,7 +9,7 @@ use crate::attachments::{TurnPicture, advice, dragged, leading, with_words};
 use crate::chat::{Conversation, PICTURES_MAX, Prompt, Role, Rows, TooLong, Turn, check_bytes};
 use crate::cli::SamplingArgs;
 use crate::embedded::Embedded;
-use crate::failure::{Interrupted, OutputClosed};
+use crate::failure::{Interrupted, Negative, OutputClosed};
 use crate::generate::{Answer, Ending};
 use crate::interrupt::{self, Watch};
 use crate::line_source::{Line, LineSource, next_input};
@@ -251,19 +251,18 @@ impl<'a> Chat<'a> {
     fn models(&self) -> String {
         let inside = std::iter::once(Embedded::Demo.name().to_owned());
         let here: Vec<String> = inside.chain(local_names()).collect();
-        format!(
-            "this chat is with {}; on this machine: {}. /model NAME goes on with another one",
-            terminal::harmless(&self.session.name),
-            terminal::harmless(&here.join(", "))
-        )
+        let next = if self.raw { "/exit leaves, for" } else { "/model NAME goes on with" };
+        let (name, here) = (&self.session.name, here.join(", "));
+        let told = format!("this chat is with {name}; on this machine: {here}. {next} another one");
+        terminal::harmless(&told).into_owned()
     }
 
     fn tell(&mut self, outcome: Result<()>) {
-        if let Err(error) = outcome
-            && let Some(message) = crate::failure::message(&error)
-        {
-            self.kept.has_failed = true;
-            output::error(crate::terminal::harmless(&message));
+        let Err(error) = outcome else { return };
+        let message = crate::failure::message(&error);
+        self.kept.has_failed |= message.is_some() || error.is::<Negative>();
+        if let Some(message) = message {
+            output::error(terminal::harmless(&message));
         }
     }
 
@@ -298,9 +297,7 @@ impl<'a> Chat<'a> {
                 output::note("the conversation is forgotten");
             }
             Slash::System(_) if self.raw => {
-                return Err(anyhow!(
-                    "a system text needs a chat template; this chat continues texts as they are"
-                ));
+                bail!("a system text needs a chat template; this chat continues texts as they are")
             }
             Slash::System("") => {
                 self.kept.conversation.system = None;
@@ -320,6 +317,9 @@ impl<'a> Chat<'a> {
                 bail!("this chat continues texts as they are; images need a chat template")
             }
             Slash::Image(rest) => self.image(rest)?,
+            Slash::Save(_) | Slash::Load(_) if self.raw => {
+                bail!("this chat continues texts as they are: it keeps no conversation")
+            }
             Slash::Save(path) => {
                 self.kept.conversation.save(path, &self.session.name)?;
                 self.kept.is_saved = true;
@@ -364,7 +364,8 @@ impl<'a> Chat<'a> {
         let chosen = settable::changed(&self.kept.chosen, text)?;
         (self.writing, self.preset, self.kept.chosen) = (writing, preset, chosen);
         self.kept.conversation.parameters = parameters;
-        output::note("from the next answer on; /show lists what applies");
+        let text = terminal::harmless(text.strip_prefix("parameter ").unwrap_or(text).trim());
+        output::note(&format!("{text} from the next answer on; /show lists what applies"));
         Ok(())
     }
 
@@ -505,7 +506,7 @@ impl<'a> Chat<'a> {
         if self.kept.conversation.turns.last().is_some_and(|turn| turn.role == Role::User) {
             self.kept.conversation.turns.pop();
         }
-        self.tell_of_names(&content)?;
+        self.tell_of_names(&content);
         let pictures = self.kept.waiting.iter().map(|(picture, _)| picture.clone()).collect();
         self.kept.conversation.turns.push(Turn { pictures, ..Turn::new(Role::User, content) });
         interrupt::set_unsaved(true);
@@ -534,7 +535,7 @@ impl<'a> Chat<'a> {
 
     /// Attaches the first image that a text names and that was not given, if a person typed it and
     /// the model sees images; else says that the model does not see it.
-    fn tell_of_names(&mut self, text: &str) -> Result<()> {
+    fn tell_of_names(&mut self, text: &str) {
         let given = self.kept.conversation.turns.iter().flat_map(|turn| &turn.pictures);
         let given: Vec<_> =
             given.chain(self.kept.waiting.iter().map(|(picture, _)| picture)).collect();
@@ -542,16 +543,15 @@ impl<'a> Chat<'a> {
             let path = expanded(Path::new(name));
             !given.iter().any(|picture| picture.is_at(&path))
         };
-        if let Some(name) = named_in(text).into_iter().find(is_new) {
-            if self.is_typed && self.session.vision.is_some() {
-                return self.attach(&[expanded(Path::new(name))]);
-            }
-            let name = terminal::harmless(name);
-            output::note(&format!(
-                "the model sees the name {name} only; /image {name} gives the image to the next message"
-            ));
+        let Some(name) = named_in(text).into_iter().find(is_new) else { return };
+        let attached = match self.is_typed && self.session.vision.is_some() {
+            true => self.attach(&[expanded(Path::new(name))]),
+            false => Err(anyhow!("/image {name} gives the image to the next message")),
+        };
+        if let Err(why) = attached {
+            let told = format!("the model sees the name {name} only; {why:#}");
+            output::note(&terminal::harmless(&told));
         }
-        Ok(())
     }
 
     fn answer(&mut self, watch: &Watch, show: &mut Show<'_>) -> Result<Answer> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use trine_hub::{Header, Hub, HubError, LeftOut, LocalModel, ModelName, Progress, catalog};
+use trine_hub::{
+    EntryState, Header, Hub, HubError, LeftOut, LocalModel, ModelName, Progress, catalog,
+};
 
 use crate::failure::{Interrupted, Negative};
 use crate::interrupt::Watch;
@@ -98,18 +100,40 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
             }
         }
     };
-    let misfit = misfit(name, bytes);
+    let (misfit, here) = (misfit(name, bytes), share_here(hub, name));
     let typed = terminal::harmless(typed);
     let what = match name.to_string() {
         name if name == typed => name,
         name => format!("{typed} ({name})"),
     };
-    output::question(&match &misfit {
-        None => format!("{what} is not on this machine. Download it, {size}? [Y/n] "),
-        Some(misfit) => format!(
+    let question = match (&misfit, here) {
+        (None, None) => format!("{what} is not on this machine. Download it, {size}? [Y/n] "),
+        (None, Some(share)) => {
+            format!("{what} is here {share}. Go on with its download, {size} in all? [Y/n] ")
+        }
+        (Some(misfit), _) => format!(
             "{what} is not on this machine; its files have {size}.\n{misfit}\nDownload it anyway? [y/N] "
         ),
-    });
+    };
+    agree(&question, &what, misfit.is_none())
+}
+
+/// Returns whether there is a terminal to ask on.
+pub(crate) fn can_ask() -> bool {
+    terminal::stdin_is_terminal() && terminal::stderr_is_terminal()
+}
+
+/// Asks on the terminal whether to download a model although it has no memory here.
+///
+/// # Errors
+/// Returns [`Negative`] if the answer is no.
+pub(crate) fn ask_anyway(what: &str, misfit: &str) -> Result<()> {
+    agree(&format!("{misfit}\nDownload it anyway? [y/N] "), what, false)
+}
+
+/// Asks a question about a download; `is_usual` says whether Enter means yes.
+fn agree(question: &str, what: &str, is_usual: bool) -> Result<()> {
+    output::question(question);
     let mut reply = String::new();
     // No watch is alive here, so Ctrl-C ends the program.
     let read = std::io::BufRead::read_line(
@@ -117,7 +141,7 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
         &mut reply,
     );
     let is_yes = match reply.trim().to_ascii_lowercase().as_str() {
-        "" => misfit.is_none(),
+        "" => is_usual,
         reply => matches!(reply, "y" | "yes"),
     };
     match read {
@@ -131,9 +155,20 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
     }
 }
 
+/// Returns how much of a model an interrupted download has left here, for people.
+pub(crate) fn share_here(hub: &Hub, name: &ModelName) -> Option<String> {
+    let entries = hub.list().ok()?;
+    let partial =
+        entries.iter().find(|entry| entry.name == *name && entry.state == EntryState::Partial);
+    partial.map(|entry| match entry.percent {
+        Some(percent) => format!("to {percent} %"),
+        None => "in part".to_owned(),
+    })
+}
+
 /// Returns what there is to say before a download of a model that has no memory here.
 pub(crate) fn misfit(name: &ModelName, bytes: u64) -> Option<String> {
-    Suited::unmeasured().misfit(catalog::of(name), bytes)
+    Suited::unmeasured().misfit("It", catalog::of(name), bytes)
 }
 
 /// Shows a download: bars on a terminal, a line for each file elsewhere.

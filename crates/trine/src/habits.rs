@@ -19,7 +19,8 @@ const MODEL_FIRST: [&str; 12] = [
 /// How llama.cpp's programs take a model: a file, or a repository of Hugging Face.
 const MODEL_OPTIONS: [&str; 4] = ["-m", "--model", "-hf", "--hf-repo"];
 /// Options of llama.cpp, and the same here or under the name that [`OPTIONS`] and [`ALWAYS`] have.
-const RENAMED: [(&str, &str); 10] = [
+const RENAMED: [(&str, &str); 11] = [
+    ("-ub", "--ubatch-size"),
     ("-np", "--parallel"),
     ("-sys", "--system"),
     ("-cnv", "--interactive"),
@@ -44,7 +45,7 @@ const COMMANDS: [(&[&str], &str); 11] = [
     (&["clone", "copy", "duplicate"], "cp"),
     (&["load", "start", "ask", "prompt", "generate", "complete", "cli"], "run"),
     (&["models", "tags", "local"], "list"),
-    (&["remove", "delete", "del", "uninstall"], "rm"),
+    (&["remove", "delete", "del"], "rm"),
     (&["status", "running", "loaded"], "ps"),
     (&["unload", "kill"], "stop"),
     (&["find", "catalog", "catalogue", "library", "available"], "search"),
@@ -54,7 +55,7 @@ const COMMANDS: [(&[&str], &str); 11] = [
 ];
 
 /// Words that are no commands, and what there is in place of what they do.
-const WORDS: [(&[&str], &str); 7] = [
+const WORDS: [(&[&str], &str); 8] = [
     (
         &["launch"],
         "write: trine serve, and give the program its address, http://127.0.0.1:8080/v1; docs/server.md shows how",
@@ -80,13 +81,17 @@ const WORDS: [(&[&str], &str); 7] = [
         "write: trine serve, and open http://127.0.0.1:8080 in a browser",
     ),
     (
+        &["uninstall"],
+        "trine does not remove itself; docs/installing.md says how. A model is removed by: trine rm MODEL",
+    ),
+    (
         &["update", "upgrade"],
         "trine does not update itself; docs/installing.md says how it is installed",
     ),
 ];
 
 /// Options that other programs have, and what there is here.
-const OPTIONS: [(&str, &str); 8] = [
+const OPTIONS: [(&str, &str); 17] = [
     (
         "--format",
         "the server's API takes a JSON schema; see \"Structured output\" in docs/server.md",
@@ -99,9 +104,25 @@ const OPTIONS: [(&str, &str); 8] = [
         "--api-key",
         "write the key to a file, and give --api-key-file FILE: other users of this machine see command lines",
     ),
+    ("--no-mmap", MAPPED),
+    ("--mmap", MAPPED),
+    ("--mlock", MAPPED),
+    ("-b", BATCHES),
+    ("--batch-size", BATCHES),
+    ("--ubatch-size", BATCHES),
+    ("--modelfile", "`trine show NAME` prints what a preset sets, and what it stands on"),
+    ("--system", "`trine show NAME` prints the system text of a preset"),
+    ("--parameters", "`trine show NAME` prints the parameters of a preset"),
     ("--cache-type-k", "--kv f32, f16 or int8 sets the format of the KV cache"),
     ("--cache-type-v", "--kv f32, f16 or int8 sets the format of the KV cache"),
 ];
+
+/// What is said of options about how a file is read.
+const MAPPED: &str =
+    "files are mapped, and what a device computes with is copied from them; leave it out";
+/// What is said of options about the tokens of a prompt that are read at once.
+const BATCHES: &str =
+    "how many tokens of a prompt are read at once follows from the device; leave it out";
 
 /// Returns the command line that is meant, without the program's name.
 pub(crate) fn understood(typed: Vec<OsString>, program: &Command) -> Vec<OsString> {
@@ -328,6 +349,9 @@ fn correct_command(told: &mut clap::Error, typed: &[OsString]) {
             (*text).to_owned()
         } else if is_for_run(&unknown) {
             write("run", &others.join(" "))
+        } else if is_sentence(typed) && told.get(ContextKind::SuggestedSubcommand).is_none() {
+            let words: Vec<_> = typed.iter().map(|word| word.to_string_lossy()).collect();
+            write("run", &quoted(&words.join(" ")))
         } else {
             return;
         };
@@ -343,6 +367,11 @@ fn is_for_run(word: &str) -> bool {
         || word.ends_with(".gguf")
         || trine_hub::catalog::find(word).is_some()
         || crate::embedded::Embedded::find(word).is_some()
+}
+
+/// Returns whether a command line is a prompt without quotes: words, and no options.
+fn is_sentence(typed: &[OsString]) -> bool {
+    typed.len() > 1 && !typed.iter().any(|word| word.to_string_lossy().starts_with('-'))
 }
 
 /// Returns a word as it is typed in a shell.

@@ -43,6 +43,7 @@ mod line_source;
 mod log;
 mod machine;
 mod measured;
+mod model_path;
 mod model_source;
 mod modelfile;
 mod npu;

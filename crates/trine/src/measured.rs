@@ -85,7 +85,11 @@ fn reads(passes: &[f64], how: String, memory_bytes: Option<u64>) -> Result<Reads
 
 /// Returns the memory that models can take on a GPU: its own or, if it has none, the part of the
 /// machine's that the driver lets it have.
-fn gpu_memory(kind: DeviceKind, heaps: &[MemoryHeap], machine: Option<u64>) -> Option<u64> {
+pub(crate) fn gpu_memory(
+    kind: DeviceKind,
+    heaps: &[MemoryHeap],
+    machine: Option<u64>,
+) -> Option<u64> {
     let is_discrete = matches!(kind, DeviceKind::Discrete | DeviceKind::Virtual);
     let heaps = heaps.iter().filter(|heap| heap.device_local || !is_discrete);
     let bytes = heaps.fold(0_u64, |sum, heap| sum.saturating_add(heap.bytes));

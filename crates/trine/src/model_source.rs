@@ -1,29 +1,31 @@
 //! Finds the model for what was typed, for every command ([decision 012]).
 //!
 //! A name means, in this order: an embedded model, a path that exists, a preset, a repository in
-//! the store, a name of the catalogue, and the last part of a name in the store. A model that is
+//! the store, a name of the catalogue, and the last part of a name in the store. What stands in the
+//! working directory under a word without a separator comes last unless it is a model by its ending
+//! or by what the folder holds: a folder called `gemma4` hides nothing. A model that is
 //! known but not on this machine is [`Resolved::Missing`], so that it can be fetched. A word that
 //! could only be a model's name is never taken for a prompt.
 //!
 //! [decision 012]: ../../../docs/decisions/012-models-on-this-machine.md
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use trine_hub::catalog::{self, Known, Refused};
-use trine_hub::{Hub, HubConfig, HubError, InFolder, Inventory, LocalModel, ModelName, Preset};
+use trine_hub::{Hub, HubConfig, HubError, Inventory, LocalModel, ModelName, Preset, StoreEntry};
 use trine_model::{Assistant, Model};
 use trine_weights::{Checkpoint, DType};
 
 use crate::cli::FetchArgs;
 use crate::embedded::Embedded;
-use crate::failure::usage;
-use crate::picture_file::is_picture;
+use crate::failure::{Negative, usage};
+use crate::model_path::{
+    close_paths, existing_path, has_file_end, is_bare, is_meant_as_file, is_plainly_a_path,
+    looks_like_path, tell_path,
+};
+use crate::suiting::Suited;
 use crate::{fetch, output, settings, terminal};
-
-/// The most entries of a folder that are looked at for models.
-const FOLDER_MAX: usize = 4096;
 
 /// A model that exists.
 #[derive(Debug, Clone)]
@@ -162,8 +164,14 @@ impl Source {
                 terminal::harmless(&self.name())
             );
         }
-        let model = Model::from_checkpoint(checkpoint)
-            .with_context(|| format!("{} cannot be run", self.name()))?;
+        let model = Model::from_checkpoint(checkpoint).map_err(|error| {
+            let names_itself = error.to_string().starts_with(&self.name());
+            let error = anyhow::Error::from(error);
+            match names_itself {
+                true => error,
+                false => error.context(format!("{} cannot be run", self.name())),
+            }
+        })?;
         Ok(match quantize {
             None => model,
             Some(dtype) => model.quantized(dtype),
@@ -191,7 +199,8 @@ pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
 /// `may_download`, because a chat has no other place for the question.
 ///
 /// # Errors
-/// Returns an error if there is no such model, or it has to be asked for again.
+/// Returns an error if there is no such model, or [`Negative`] after a note if it has to be asked
+/// for again.
 pub(crate) fn find_for_chat(typed: &str, may_download: bool) -> Result<Chosen> {
     let missing = match resolve(typed)? {
         Resolved::Here(chosen) => return Ok(chosen),
@@ -205,7 +214,10 @@ pub(crate) fn find_for_chat(typed: &str, may_download: bool) -> Result<Chosen> {
         missing.bytes.map_or(String::new(), |bytes| format!(", {}", output::about_bytes(bytes)));
     let misfit = missing.bytes.and_then(|bytes| fetch::misfit(&missing.name, bytes));
     let misfit = misfit.map_or(String::new(), |misfit| format!(" {misfit}"));
-    bail!("{typed} is not on this machine.{misfit} Repeat /model {typed} to download it{size}")
+    output::note(&format!(
+        "{typed} is not on this machine.{misfit} Repeat /model {typed} to download it{size}"
+    ));
+    Err(Negative.into())
 }
 
 /// Decides whether the only argument of `run` is a model or a prompt.
@@ -235,12 +247,27 @@ pub(crate) fn resolve(typed: &str) -> Result<Resolved> {
     if let Some(model) = Embedded::find(typed) {
         return Ok(here(Source::Embedded(model)));
     }
+    let may_be_both = can_be_name(typed) && !is_plainly_a_path(typed);
+    if may_be_both && Path::new(typed).exists() {
+        let named = resolve_name(typed)?;
+        if !matches!(named, Resolved::Unknown) {
+            return Ok(named);
+        }
+    }
     if let Some(source) = existing_path(typed)? {
-        return Ok(here(source));
+        if can_be_name(typed) && is_bare(typed) && !has_file_end(typed) {
+            tell_path(typed);
+        }
+        return Ok(here(Source::Path(source)));
     }
-    if !can_be_name(typed) {
-        return Ok(Resolved::Unknown);
+    match can_be_name(typed) {
+        true => resolve_name(typed),
+        false => Ok(Resolved::Unknown),
     }
+}
+
+/// Resolves a name that is no path.
+fn resolve_name(typed: &str) -> Result<Resolved> {
     let hub = hub()?;
     let Some(preset) = hub.whole_preset(typed)? else {
         return resolve_model(&hub.inventory(), typed);
@@ -268,7 +295,7 @@ fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
         return Ok(here(Source::Embedded(model)));
     }
     match existing_path(&preset.from)? {
-        Some(source) => Ok(here(source)),
+        Some(path) => Ok(here(Source::Path(path))),
         None => resolve_model(&hub.inventory(), &preset.from),
     }
 }
@@ -353,7 +380,8 @@ pub(crate) fn resolve_model(all: &Inventory<'_>, typed: &str) -> Result<Resolved
 
 /// Returns the error for a model that trine does not run.
 fn refusal(typed: &str, refused: &Refused) -> anyhow::Error {
-    anyhow!("{} does not run here: {}", terminal::harmless(typed), refused.reason())
+    let reason = refused.reason(Suited::unmeasured().best());
+    anyhow!("{} does not run here: {reason}", terminal::harmless(typed))
 }
 
 fn here(source: Source) -> Resolved {
@@ -369,75 +397,13 @@ fn obtain(missing: Missing, args: &FetchArgs) -> Result<Chosen> {
     let Missing { typed, name, bytes, preset } = missing;
     let hub = hub()?;
     if !args.yes {
-        let can_ask = terminal::stdin_is_terminal() && terminal::stderr_is_terminal();
-        if args.is_unasked || !can_ask {
-            return Err(not_here(&typed, &name, bytes));
+        if args.is_unasked || !fetch::can_ask() {
+            return Err(not_here(&hub, &typed, &name, bytes));
         }
         fetch::ask(&hub, &typed, &name, bytes)?;
     }
     let model = fetch::fetch(&hub, &name)?;
     Ok(Chosen { source: Source::Local(Box::new(model)), preset })
-}
-
-/// Returns the file or folder at a path.
-///
-/// # Errors
-/// Returns an error if something is there that cannot be opened, such as a link that leads nowhere.
-fn existing_path(typed: &str) -> Result<Option<Source>> {
-    let path = Path::new(typed);
-    let error = match std::fs::metadata(path) {
-        // Windows takes any number of dots for the current folder.
-        Ok(_) if typed.is_empty() || typed.len() > 2 && typed.bytes().all(|byte| byte == b'.') => {
-            return Ok(None);
-        }
-        Ok(_) if is_picture(path) => bail!(
-            "{typed} is an image, not a model; give it to a model by --image: trine run MODEL \"What is \
-             this?\" --image {typed}"
-        ),
-        Ok(facts) if facts.is_dir() => return in_folder(path).map(Some),
-        Ok(_) => return Ok(Some(Source::Path(path.to_owned()))),
-        Err(error) => error,
-    };
-    let is_link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
-    if is_link {
-        bail!(
-            "{typed} is a link that cannot be followed: {error}; point it at a model, or name the model itself"
-        );
-    }
-    if error.kind() == io::ErrorKind::PermissionDenied && looks_like_path(typed) {
-        bail!(
-            "{typed} may not be read: {error}; check the permissions of the file and its folders"
-        );
-    }
-    Ok(None)
-}
-
-/// Returns the model of a folder: the folder itself, or its only GGUF model.
-///
-/// # Errors
-/// Returns an error that lists them if there are several.
-fn in_folder(folder: &Path) -> Result<Source> {
-    let whole = || Ok(Source::Path(folder.to_owned()));
-    if folder.join("config.json").exists() {
-        return whole();
-    }
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(FOLDER_MAX);
-    let names: Vec<String> =
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    match trine_hub::in_folder(&names) {
-        InFolder::Nothing => whole(),
-        InFolder::One(file) => Ok(Source::Path(folder.join(file))),
-        InFolder::Several(files) => {
-            let shown: Vec<String> =
-                files.iter().take(12).map(|file| folder.join(file).display().to_string()).collect();
-            bail!(
-                "{} has {} models; name one of them: {}",
-                folder.display(),
-                files.len(),
-                shown.join(", ")
-            )
-        }
-    }
 }
 
 /// Returns whether a text can be anything but a path or a prompt.
@@ -455,31 +421,8 @@ fn looks_like_name(typed: &str) -> bool {
     typed.chars().all(is_part) && typed.contains(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// Returns whether a text is meant as a path although nothing is there.
-fn looks_like_path(typed: &str) -> bool {
-    let has_path_start =
-        ["./", "../", "/", "~/", ".\\", "..\\"].iter().any(|start| typed.starts_with(start));
-    let is_one_word = !typed.contains(char::is_whitespace);
-    has_file_end(typed) || is_one_word && (has_path_start || typed.contains(['/', '\\']))
-}
-
-fn has_file_end(typed: &str) -> bool {
-    let typed = typed.to_ascii_lowercase();
-    [".gguf", ".safetensors", ".bin", ".json"].iter().any(|end| typed.ends_with(end))
-}
-
-/// Returns whether a text that could be the name of a repository is rather a path: its folder
-/// exists, or it would be a file in the current folder.
-fn is_meant_as_file(typed: &str) -> bool {
-    let parts = typed.split('/').count();
-    let has_folder = Path::new(typed)
-        .parent()
-        .is_some_and(|folder| !folder.as_os_str().is_empty() && folder.is_dir());
-    has_folder || has_file_end(typed) && parts < 3
-}
-
 /// Returns the error for a model that could be fetched if there were a terminal to ask on.
-fn not_here(typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error {
+fn not_here(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error {
     let full = name.to_string();
     let size = bytes.map(output::about_bytes);
     let facts: Vec<String> =
@@ -490,6 +433,12 @@ fn not_here(typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error 
         true => String::new(),
         false => format!(". On this machine: {}", local.join(", ")),
     };
+    if let Some(share) = fetch::share_here(hub, name) {
+        return anyhow!(
+            "{typed} is here {share}{facts}. Its download goes on with `trine pull {typed}`, or in this command \
+             with --yes{local}"
+        );
+    }
     anyhow!(
         "{typed} is not on this machine{facts}. Download it with `trine pull {typed}`, or let this command \
          download it with --yes{local}"
@@ -549,33 +498,6 @@ fn close_models(typed: &str) -> Vec<String> {
     all
 }
 
-/// Returns models in the path's folder whose names are similar.
-fn close_paths(path: &Path) -> Vec<String> {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let (Some(name), Ok(entries)) = (path.file_name(), std::fs::read_dir(folder)) else {
-        return Vec::new();
-    };
-    let names: Vec<String> = entries
-        .flatten()
-        .take(4096)
-        .map(|entry| entry.file_name())
-        // An entry with this exact name was already looked at.
-        .filter(|entry| entry != name && is_model(&folder.join(entry)))
-        .map(|entry| entry.to_string_lossy().into_owned())
-        .collect();
-    let close = output::close_names(&name.to_string_lossy(), names.iter().map(String::as_str));
-    close.into_iter().map(|name| path.with_file_name(name).display().to_string()).collect()
-}
-
-/// Returns whether a path looks like a model: a GGUF file, or a folder with a configuration.
-fn is_model(path: &Path) -> bool {
-    let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    is_gguf || path.join("config.json").is_file()
-}
-
 /// Returns the hub with the settings in effect.
 ///
 /// # Errors
@@ -602,9 +524,14 @@ pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
     Ok(config)
 }
 
+/// Returns the models on this machine; none if the store cannot be read.
+pub(crate) fn all_here() -> Vec<StoreEntry> {
+    hub().and_then(|hub| hub.list()).unwrap_or_default()
+}
+
 /// Returns names of complete local models, for messages.
 pub(crate) fn local_names() -> Vec<String> {
-    let entries = hub().and_then(|hub| hub.list()).unwrap_or_default();
+    let entries = all_here();
     let complete = entries.iter().filter(|entry| entry.state == trine_hub::EntryState::Complete);
     complete.take(20).map(|entry| entry.short.clone()).collect()
 }
@@ -617,16 +544,6 @@ mod tests {
 
     fn lone(typed: &str) -> Result<ModelOrPrompt> {
         model_or_prompt(typed, &NO)
-    }
-
-    #[test]
-    fn what_looks_like_a_path() {
-        for path in ["./x", "/x y/z.gguf", "model.gguf", "a/b", "my model.GGUF", "~/m", "..\\m"] {
-            assert!(looks_like_path(path), "{path}");
-        }
-        for prompt in ["Once upon a time", "hello", "why? and/or how", "", "tell me about a.b"] {
-            assert!(!looks_like_path(prompt), "{prompt}");
-        }
     }
 
     #[test]

@@ -51,19 +51,25 @@ pub(crate) fn changed(options: &SamplingArgs, text: &str) -> Result<SamplingArgs
     }
     let typed = format!("--{}={value}", name.replace('_', "-"));
     let command = SamplingArgs::augment_args(Command::new("set").no_binary_name(true));
-    let matches: ArgMatches = command
-        .try_get_matches_from([typed])
-        .map_err(|error| anyhow!("{}", reason(&error).unwrap_or_else(|| error.to_string())))?;
+    let matches: ArgMatches = command.try_get_matches_from([typed]).map_err(|error| {
+        anyhow!("{}", reason(&error, name).unwrap_or_else(|| error.to_string()))
+    })?;
     let mut options = options.clone();
     options.update_from_arg_matches(&matches)?;
     Ok(options)
 }
 
-/// Returns the part of an error of the command line that says what is accepted.
-fn reason(error: &clap::Error) -> Option<String> {
+/// Returns the part of an error of the command line that says what is accepted, with the name of
+/// the parameter in place of the option's.
+fn reason(error: &clap::Error, name: &str) -> Option<String> {
     let text = error.to_string();
     let line = text.lines().next()?;
-    Some(line.strip_prefix("error: ").unwrap_or(line).to_owned())
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    let option = line.split_once(" '--").and_then(|(before, rest)| {
+        let (_, after) = rest.split_once('\'')?;
+        Some(format!("{before} {name}{after}"))
+    });
+    Some(option.unwrap_or_else(|| line.to_owned()))
 }
 
 /// Returns the parameters with which answers are written, one a line.
@@ -106,6 +112,7 @@ mod tests {
             ("temprature 1", "Did you mean temperature?"),
             ("temperature", "needs a value"),
             ("temperature hot", "give a number such as 0.7"),
+            ("seed abc", "invalid value 'abc' for seed: "),
             ("num_ctx 4096", "start with --context"),
             ("logit_bias 1=2", "These can be set: temperature"),
             ("", "These can be set"),

@@ -3,7 +3,7 @@
 //! or 4.
 
 use super::parts::{Parts, size, words};
-use super::table::{CatalogModel, nearest, usual};
+use super::table::{CatalogModel, nearest};
 
 /// Why a family does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +45,14 @@ const fn other(called: &'static str, names: &'static [&'static str]) -> Family {
 }
 
 const GOOGLES: [Family; 11] = [
-    Family { names: &["gemma", "gemma2", "gemma1", "gemma1.1"], why: Why::Earlier("it is") },
-    Family { names: &["codegemma", "recurrentgemma"], why: Why::Earlier("it is made of") },
+    Family {
+        names: &["gemma", "gemma2", "gemma1", "gemma1.1"],
+        why: Why::Earlier("this model is"),
+    },
+    Family { names: &["codegemma", "recurrentgemma"], why: Why::Earlier("this model is built on") },
     Family {
         names: &["paligemma", "paligemma2", "datagemma", "txgemma", "vaultgemma"],
-        why: Why::Earlier("it is made of"),
+        why: Why::Earlier("this model is built on"),
     },
     Family {
         names: &["shieldgemma", "shieldgemma2"],
@@ -199,7 +202,10 @@ const OTHERS: [Family; 95] = [
         ],
         why: Why::Embeds("models that only embed"),
     },
-    Family { names: &["whisper", "parakeet", "canary"], why: Why::Hears("this speech recogniser") },
+    Family {
+        names: &["whisper", "parakeet", "canary"],
+        why: Why::Hears("this is a speech recogniser"),
+    },
     Family {
         names: &["stable-diffusion", "sdxl", "flux", "flux.1", "z-image"],
         why: Why::Paints("this image generator"),
@@ -260,8 +266,9 @@ pub(super) fn of_repository(repository: &str) -> Option<Refused> {
 }
 
 impl Refused {
-    /// Returns a sentence that says why it does not run, and what does.
-    pub fn reason(&self) -> String {
+    /// Returns a sentence that says why it does not run, and what does: a model of about the same
+    /// size, or the one that is recommended where no size is known.
+    pub fn reason(&self, recommended: &CatalogModel) -> String {
         let models = "trine runs Google's Gemma models only (3, 3n and 4)";
         let why = match self.family.why {
             Why::Other(called) => format!("{models}, not {called}"),
@@ -270,19 +277,21 @@ impl Refused {
                     "{models}, not {what}. `trine serve` makes embeddings with any of them, such as gemma3:1b"
                 );
             }
-            Why::Hears(what) => format!("{models}, which read no sound in trine, not {what}"),
+            Why::Hears(what) => format!("{models}, which take no sound here, and {what}"),
             Why::Paints(what) => format!("{models}, which write and do not paint, not {what}"),
             Why::Hosted(what) => {
-                format!("{what} runs at its maker's only, and nobody can download it; {models}")
+                format!(
+                    "{what} runs on its maker's servers only and cannot be downloaded; {models}"
+                )
             }
             Why::Earlier(what) => {
-                format!("{models}, and {what} a Gemma of the first two generations")
+                format!("{models}, and {what} an earlier Gemma")
             }
             Why::Told(sentence) => return sentence.to_owned(),
         };
         let (model, about) = match self.billions {
             Some(billions) => (nearest(billions), "About the same size"),
-            None => (usual(), "Take"),
+            None => (recommended, "Take"),
         };
         format!("{why}. {about}: {}", offer(model))
     }

@@ -67,7 +67,7 @@ fn names_of_the_store_mean_models() {
 /// What is said of a name that does not run.
 fn reason(name: &str) -> String {
     match find(name) {
-        Some(Known::Refused(refused)) => refused.reason(),
+        Some(Known::Refused(refused)) => refused.reason(usual()),
         other => panic!("{name}: {other:?}"),
     }
 }

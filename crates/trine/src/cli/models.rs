@@ -41,8 +41,8 @@ pub(crate) struct PullArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
 
-    /// Accepted because commands that may download take it: a pull asks nothing.
-    #[arg(short, long, hide = true)]
+    /// Download a model that has no memory here without asking
+    #[arg(short, long)]
     pub(crate) yes: bool,
 
     /// Leave out the vision tower of a GGUF model, its mmproj file: texts only
@@ -77,6 +77,10 @@ pub(crate) struct SearchArgs {
 /// `trine list`
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
+    /// Print the names only, one a line
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+
     /// Print the list as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -88,6 +92,10 @@ pub(crate) struct RemoveArgs {
     /// A downloaded model or a preset, as `trine list` names it
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
+
+    /// Accepted because other commands take it: a removal asks nothing.
+    #[arg(short, long, hide = true)]
+    pub(crate) yes: bool,
 }
 
 /// `trine show`

@@ -33,6 +33,13 @@ impl Verdict {
                 output::short_rate(rate)
             ));
         }
+        if let Some((smaller, rate)) = self.suited.faster() {
+            text.push_str(&format!(
+                "\n{} is smaller and faster here (about {} tokens/s)",
+                smaller.name(),
+                output::short_rate(rate)
+            ));
+        }
         text
     }
 

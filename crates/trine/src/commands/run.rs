@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 use trine_engine::Statistics;
+use trine_hub::catalog;
 
 use super::run_chat;
 use super::run_open::{Named, Opened, open, pictures};
@@ -28,7 +29,7 @@ use crate::{habits, terminal};
 ///
 /// # Errors
 /// Returns an error if there is no such model, the prompt does not fit, or the device fails.
-pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
+pub(crate) fn run(args: RunArgs, verbose: bool) -> Result<()> {
     if args.quiet {
         output::keep_quiet();
     }
@@ -37,11 +38,12 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
             "--keepalive has no effect here: `run` ends with its answer. `trine serve --keep-alive` keeps a model loaded",
         );
     }
-    let (chosen, prompt) = what_is_asked(&mut args)?;
+    let Asked { chosen, prompt, named } = what_is_asked(&args)?;
     let Some(prompt) = prompt else { return run_chat::chat(&args, chosen, verbose) };
     let mut opened = open(&args, (&chosen, Named::There), &args.sampling, verbose)?;
     let pictures = pictures(&opened.session, &args.pictures.image)?;
-    let pictures = pictures.into_iter().map(|(picture, _)| picture).collect();
+    let mut pictures: Vec<_> = pictures.into_iter().map(|(picture, _)| picture).collect();
+    opened.see_named(&named, &mut pictures);
     let (system, turns) = (opened.system.take(), std::mem::take(&mut opened.turns));
     let begun = Conversation { system, turns, ..Default::default() };
     answer_once(&mut opened, begun.asking(prompt, pictures), args.json, verbose)
@@ -61,16 +63,31 @@ fn takes_input(args: &RunArgs) -> Result<bool> {
     Ok(takes_input)
 }
 
-/// Looks for images among the words of a prompt that was typed. A person at a terminal means them
-/// to be seen; from elsewhere the model sees words there, and a note says so.
+/// What a command line asks for.
+struct Asked {
+    /// The model.
+    chosen: Chosen,
+    /// The prompt; `None` for a chat.
+    prompt: Option<String>,
+    /// Files of images that the prompt names and a person means to be seen.
+    named: Vec<PathBuf>,
+}
+
+/// Returns the files of images among the words of a prompt that was typed. A person at a terminal
+/// means them to be seen; from elsewhere the model sees words there, and a note says so.
 ///
 /// # Errors
-/// Returns an error if one of the arguments that make up the prompt is an image's path.
-fn look_for_pictures(args: &mut RunArgs, prompt: &str) -> Result<()> {
-    let whole = [prompt.to_owned()];
+/// Returns an error if the prompt is nothing but images, or `--image` was given several at once.
+fn look_for_pictures(args: &RunArgs, prompt: &str) -> Result<Vec<PathBuf>> {
     let picture = |word: &&String| is_picture(&expanded(Path::new(word.as_str())));
-    if let Some(word) = args.prompt.iter().chain(&whole).find(picture) {
-        let (word, plain) = (terminal::harmless(word), args.prompt.len() < 2);
+    let whole = [prompt.to_owned()];
+    let words = if args.prompt.len() > 1 { &args.prompt[..] } else { &whole };
+    // A list after `--image` has its others here; else a word that is none makes it a text.
+    let is_list = !args.pictures.image.is_empty() && args.prompt.len() > 1;
+    if let Some(word) =
+        words.iter().find(picture).filter(|_| is_list || words.iter().all(|it| picture(&it)))
+    {
+        let (word, plain) = (terminal::harmless(word), words.len() < 2);
         let place = if plain { ", and stands in the place of PROMPT" } else { "" };
         return Err(usage(format!(
             "{word} is an image{place}; give each image by an option of its own: --image {word}"
@@ -79,14 +96,15 @@ fn look_for_pictures(args: &mut RunArgs, prompt: &str) -> Result<()> {
     let given = |name: &&str| !args.pictures.image.iter().any(|path| path == Path::new(name));
     let named: Vec<&str> = picture_file::named_in(prompt).into_iter().filter(given).collect();
     if terminal::stdin_is_terminal() && terminal::stderr_is_terminal() {
-        args.pictures.image.extend(named.iter().map(|name| PathBuf::from(*name)));
-    } else if let Some(name) = named.first() {
+        return Ok(named.into_iter().map(PathBuf::from).collect());
+    }
+    if let Some(name) = named.first() {
         let name = terminal::harmless(name);
         output::note(&format!(
             "the model sees the name {name} only; --image {name} shows the image"
         ));
     }
-    Ok(())
+    Ok(Vec::new())
 }
 
 /// Joins the words of a prompt that was typed without quotes.
@@ -97,7 +115,9 @@ fn joined(args: &RunArgs) -> Option<String> {
 
 /// Adds to an error about a model that may be the first word of a prompt how to give the prompt.
 fn with_quotes(error: anyhow::Error, model: &str, args: &RunArgs) -> anyhow::Error {
-    let is_sentence = !args.prompt.is_empty() && !model.contains(['/', ':', '.', '-']);
+    let is_sentence = !args.prompt.is_empty()
+        && !model.contains(['/', ':', '.', '-'])
+        && catalog::find(model).is_none();
     if !is_sentence {
         return error;
     }
@@ -106,7 +126,7 @@ fn with_quotes(error: anyhow::Error, model: &str, args: &RunArgs) -> anyhow::Err
 }
 
 /// Returns the model, and the prompt unless a chat was asked for.
-fn what_is_asked(args: &mut RunArgs) -> Result<(Chosen, Option<String>)> {
+fn what_is_asked(args: &RunArgs) -> Result<Asked> {
     let takes_input = takes_input(args)?;
     let default = || find(None, &args.fetch);
     let (chosen, argument) = match (&args.model, joined(args)) {
@@ -127,9 +147,8 @@ fn what_is_asked(args: &mut RunArgs) -> Result<(Chosen, Option<String>)> {
         },
         (None, prompt) => (default()?, prompt),
     };
-    if let Some(argument) = argument.as_ref().filter(|_| !args.raw) {
-        look_for_pictures(args, argument)?;
-    }
+    let typed = argument.as_ref().filter(|_| !args.raw);
+    let named = typed.map_or(Ok(Vec::new()), |typed| look_for_pictures(args, typed))?;
     let words = match (argument, &args.prompt_file) {
         (Some(argument), None) => Words::of(argument),
         (None, Some(path)) => Words::of_file(path.clone()),
@@ -137,14 +156,14 @@ fn what_is_asked(args: &mut RunArgs) -> Result<(Chosen, Option<String>)> {
             return Err(usage("--prompt-file and `-` name two prompts; leave one of them out"));
         }
         (None, None) if args.interactive || terminal::stdin_is_terminal() && !args.json => {
-            return Ok((chosen, None));
+            return Ok(Asked { chosen, prompt: None, named });
         }
         (None, None) if terminal::stdin_is_terminal() => {
             return Err(usage("--json answers one prompt; give it as PROMPT or on standard input"));
         }
         (None, None) => Words::Input,
     };
-    Ok((chosen, Some(words.read(takes_input)?)))
+    Ok(Asked { chosen, prompt: Some(words.read(takes_input)?), named })
 }
 
 /// The output of `--json`.

@@ -11,7 +11,7 @@ use crate::cli::{RunArgs, SamplingArgs};
 use crate::draft::Drafting;
 use crate::failure::usage;
 use crate::interrupt;
-use crate::model_source::Chosen;
+use crate::model_source::{Chosen, all_here};
 use crate::options::{ContextFrom, Settings, Writing};
 use crate::picture_file::Input;
 use crate::session::{Session, Sizes};
@@ -111,12 +111,37 @@ pub(super) fn open(
 }
 
 impl Opened {
+    /// Adds the images of files that a prompt names, as far as the model sees them. A text is
+    /// answered anyway: a note says of which file the model has the name only.
+    pub(super) fn see_named(&self, files: &[PathBuf], pictures: &mut Vec<TurnPicture>) {
+        let (vision, name) = (self.session.vision.as_ref(), &self.session.name);
+        let vision = vision.filter(|_| !self.raw);
+        for path in files {
+            let read = match (vision, pictures.len() < PICTURES_MAX) {
+                (None, _) => Err(format!("{} reads no images", terminal::harmless(name))),
+                (_, false) => Err(format!("a message has at most {PICTURES_MAX} images")),
+                _ => TurnPicture::read(path, Input::Refused, vision, name)
+                    .map_err(|error| format!("{error:#}")),
+            };
+            match read {
+                Ok((picture, line)) => {
+                    output::note(&line);
+                    pictures.push(picture);
+                }
+                Err(why) => {
+                    let path = terminal::shown(path);
+                    output::note(&format!("the model sees the name {path} only: {why}"));
+                }
+            }
+        }
+    }
+
     /// Says what runs, and what it is if people may take it for something else.
     fn tell(&self, args: &RunArgs, verbose: bool) -> Result<()> {
         let Self { session, system, raw, .. } = self;
         session.tell(verbose);
         if terminal::stderr_is_terminal()
-            && let Some(told) = suiting::about_demo(&session.name)
+            && let Some(told) = suiting::about_demo(&session.name, &all_here())
         {
             output::note(&told);
         }

@@ -66,7 +66,7 @@ fn details(session: &Session, statistics: &Statistics) -> String {
         0 => String::new(),
         count => format!(
             " ({} read in {})",
-            output::counted(count, "picture"),
+            output::counted(count, "image"),
             output::seconds(statistics.tower_seconds)
         ),
     };

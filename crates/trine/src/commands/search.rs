@@ -6,6 +6,7 @@ use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{EntryState, StoreEntry};
 
 use crate::cli::SearchArgs;
+use crate::failure::Negative;
 use crate::model_source::hub;
 use crate::output;
 use crate::suiting::Suited;
@@ -15,7 +16,7 @@ use crate::terminal;
 /// the repositories.
 ///
 /// # Errors
-/// Returns an error if the store cannot be read.
+/// Returns [`Negative`] if no name has the text, or an error if the store cannot be read.
 pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let text = args.text.join(" ");
     let found = catalog::search(&text);
@@ -23,7 +24,7 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let here = hub()?.list().unwrap_or_default();
     if found.is_empty() && !args.json {
         output::remark(nothing(&text));
-        return Ok(());
+        return Err(Negative.into());
     }
     // Without a measurement only the memory is known.
     let suited = match args.quick {
@@ -98,7 +99,7 @@ fn next(found: &[&CatalogModel], best: &CatalogModel, suited: &Suited) -> String
 fn nothing(text: &str) -> String {
     let mut words = text.split_whitespace();
     match words.find_map(catalog::find) {
-        Some(Known::Refused(refused)) => refused.reason(),
+        Some(Known::Refused(refused)) => refused.reason(Suited::unmeasured().best()),
         _ => format!(
             "no name has {}; trine runs Gemma 3, 3n and 4, and any repository of them on Hugging Face by owner/repo",
             terminal::harmless(text)

@@ -25,7 +25,7 @@ use crate::draft::{DraftFacts, Drafting};
 use crate::embedded::Embedded;
 use crate::failure::{lacks_memory, message, usage};
 use crate::interrupt::{self, Watch};
-use crate::model_source::{Source, find, hub};
+use crate::model_source::{Source, all_here, find, hub};
 use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
 use crate::tower::{self, Wish};
@@ -148,7 +148,7 @@ fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
     };
     output::remark(format_args!("Chat in your browser: {own}/"));
     output::remark(format_args!("For programs: {own}/v1 (OpenAI), {own} (Anthropic, Ollama){key}"));
-    if let Some(told) = suiting::about_demo(&model) {
+    if let Some(told) = suiting::about_demo(&model, &all_here()) {
         output::remark(told);
     }
     output::remark("Ctrl-C ends the server.");
@@ -516,7 +516,7 @@ impl Reduced<'_> {
         }
         let (models, context) = self.context;
         let reason = match self.most_context {
-            _ if self.is_context_chosen => "as was asked for".to_owned(),
+            _ if self.is_context_chosen => "that was asked for".to_owned(),
             _ if context == models => "all that the model has".to_owned(),
             Some(most) if context == most => {
                 format!("{} computes no more", terminal::harmless(self.device))
@@ -672,7 +672,7 @@ mod tests {
             ]
         );
         let chosen = Reduced { context: (8192, 2048), is_context_chosen: true, ..full.clone() };
-        assert_eq!(chosen.lines(), ["the context is 2048 tokens: as was asked for"]);
+        assert_eq!(chosen.lines(), ["the context is 2048 tokens: that was asked for"]);
         let bounded = Reduced { context: (8192, 2048), most_context: Some(2048), ..full.clone() };
         assert_eq!(bounded.lines(), ["the context is 2048 tokens: gpu computes no more"]);
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, anyhow};
-use trine_hub::catalog::{self, Known};
+use trine_hub::catalog::{self, Known, Refused};
 use trine_hub::{
     EntryState, Hub, HubError, Inventory, LocalModel, ModelName, Preset, PresetMessage, PresetName,
     PresetRole, PresetRoom, Progress, StoreEntry,
@@ -26,6 +26,7 @@ use trine_server::{
 use crate::embedded::Embedded;
 use crate::failure::usage;
 use crate::model_source::{Chosen, Resolved, Source, resolve_model};
+use crate::suiting::Suited;
 
 pub(super) use files::{digest, stamp};
 pub(super) use presets::laid;
@@ -554,18 +555,19 @@ impl Library for Shop {
                 format!("{name:.100} is a preset of this machine; pull what it stands on");
             return Err(LibraryError::new(Refusal::Invalid, message));
         }
+        let refusal = |name: &str, refused: Refused| {
+            let reason = refused.reason(Suited::unmeasured().best());
+            let message = format!("trine does not run {name:.100}: {reason}");
+            LibraryError::new(Refusal::Invalid, message)
+        };
         match catalog::find(name) {
             Some(Known::Model(entry)) => return Ok(entry.model().to_string()),
-            Some(Known::Refused(refused)) => {
-                let message = format!("trine does not run {name:.100}: {}", refused.reason());
-                return Err(LibraryError::new(Refusal::Invalid, message));
-            }
+            Some(Known::Refused(refused)) => return Err(refusal(name, refused)),
             None => {}
         }
         if let Ok(name) = ModelName::parse(name) {
             if let Some(refused) = catalog::other_family(&name) {
-                let message = format!("trine does not run {name:.100}: {}", refused.reason());
-                return Err(LibraryError::new(Refusal::Invalid, message));
+                return Err(refusal(&name.to_string(), refused));
             }
             return Ok(name.to_string());
         }

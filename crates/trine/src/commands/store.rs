@@ -1,15 +1,17 @@
 //! `trine pull`, `list` and `rm`: the models and presets on this machine.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
-use trine_hub::{EntryState, Hub, Inventory, LocalModel, ModelName, Preset, StoreEntry, catalog};
+use trine_hub::{
+    EntryState, Hub, HubError, Inventory, LocalModel, ModelName, Preset, StoreEntry, catalog,
+};
 use trine_model::Model;
 
 use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
 use crate::embedded::Embedded;
-use crate::fetch::fetch;
+use crate::fetch::{self, fetch};
 use crate::model_source::{Source, hub, hub_config, repository};
 use crate::output;
 use crate::seeing;
@@ -32,9 +34,13 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
     };
     let name = repository(&hub.inventory(), &typed)?;
     if let Some(known) = catalog::of(&name)
-        && let Some(misfit) = Suited::unmeasured().misfit(Some(known), known.bytes)
+        && !matches!(hub.resolve(&name), Ok(Some(_)))
+        && let Some(misfit) = Suited::unmeasured().misfit(&known.name(), Some(known), known.bytes)
     {
-        output::warning(misfit);
+        match args.yes || !fetch::can_ask() {
+            true => output::warning(misfit),
+            false => fetch::ask_anyway(&known.name(), &misfit)?,
+        }
     }
     let model = fetch(&hub, &name)?;
     if args.json {
@@ -121,6 +127,14 @@ pub(crate) fn list(args: ListArgs) -> Result<()> {
     }
     let mut presets = Vec::new();
     hub.each_preset(|preset| presets.push(preset_row(&preset)))?;
+    if args.quiet {
+        let inside = Embedded::ALL.into_iter().map(|model| model.name().to_owned());
+        let here = entries.iter().map(|entry| entry.short.clone());
+        let mut own: Vec<String> = presets.into_iter().map(|row| row[0].clone()).collect();
+        own.sort_by_key(|name| name.to_lowercase());
+        let names: Vec<String> = inside.chain(here).chain(own).collect();
+        return output::line(terminal::harmless(&names.join("\n")));
+    }
     presets.sort_by_key(|row| row[0].to_lowercase());
     let inside = |model: Embedded| {
         let size = output::bytes(model.bytes().len() as u64);
@@ -201,7 +215,16 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
     let above = presets_on(&hub, |from| {
         repository(&inventory, from).is_ok_and(|base| base.repository() == name.repository())
     })?;
-    let removed = hub.remove(&name)?;
+    let removed = hub.remove(&name).map_err(|error| match error {
+        HubError::NotLocal { local, .. } => {
+            let typed = terminal::harmless(&args.model);
+            match local.is_empty() {
+                true => anyhow!("{typed} is not on this machine; `trine list` shows what is"),
+                false => anyhow!("{typed} is not on this machine; it has {}", local.join(", ")),
+            }
+        }
+        error => error.into(),
+    })?;
     output::remark(format_args!(
         "removed {}: {} {}, {}",
         removed.name,

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::model_source::all_here;
 use crate::output;
 use crate::suiting::Suited;
 
@@ -10,19 +11,27 @@ use crate::suiting::Suited;
 /// # Errors
 /// Returns an error if standard output cannot be written.
 pub(crate) fn run() -> Result<()> {
-    let model = Suited::unmeasured().best();
-    let name = model.name();
+    let machine = Suited::unmeasured();
+    let here = all_here();
+    let (name, size) = match machine.best_here(&here) {
+        Some(here) => {
+            (here.short.clone(), format!("{}, on this machine", output::bytes(here.bytes)))
+        }
+        None => {
+            let model = machine.best();
+            (model.name(), format!("{}, asks first", output::bytes(model.bytes)))
+        }
+    };
     output::block(&format!(
         "trine runs Google's Gemma models (3, 3n and 4) on this computer.
 
   trine run \"Tell me a story about a fox\"    try it now: a tiny story model is built in
-  trine run {name:<30}   chat with a real model ({}, asks first)
+  trine run {name:<30}   chat with a real model ({size})
   trine serve                                chat in the browser, and an API for programs
 
   trine search     models, whether they fit this computer, and how fast they are
   trine doctor     check this computer
   trine help       all commands
-",
-        output::bytes(model.bytes)
+"
     ))
 }

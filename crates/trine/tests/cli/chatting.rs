@@ -55,7 +55,8 @@ fn parameters_are_seen_and_changed_and_answers_repeated() {
     );
     let ran = chat(&script);
     assert_eq!(ran.code, 1);
-    for said in ["temperature         0.5", "2 messages", "top_p"] {
+    let set = "temperature 0.5 from the next answer on";
+    for said in ["temperature         0.5", "2 messages", "top_p", set] {
         assert!(ran.err.contains(said), "{said}: {}", ran.err);
     }
     let saved = std::fs::read_to_string(&file).unwrap();
@@ -65,6 +66,20 @@ fn parameters_are_seen_and_changed_and_answers_repeated() {
     assert_eq!(saved["messages"][1]["earlier"].as_array().unwrap().len(), 1, "{saved}");
     let nothing = chat("/retry\n");
     assert!(nothing.err.contains("no answer to try again"), "{}", nothing.err);
+}
+
+/// A chat that continues texts keeps no conversation, and no other model goes on with it.
+#[test]
+fn a_chat_without_a_template_offers_what_it_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chat.json");
+    let script = format!("hello\n/model\n/save {}\n", file.display());
+    let told = chat_with(&script, &["--raw"]);
+    assert!(told.code == 1 && !file.exists(), "{}", told.err);
+    for said in ["/exit leaves, for another one", "it keeps no conversation"] {
+        assert!(told.err.contains(said), "{said}: {}", told.err);
+    }
+    assert!(!told.err.contains("/model NAME"), "{}", told.err);
 }
 
 #[test]
@@ -107,6 +122,7 @@ fn a_model_that_a_chat_cannot_go_on_with_leaves_the_one_at_hand() {
         ["--logit-bias", "8000=1", "--context", "900", "--max-tokens", "4", "--threads=1"];
     let ran = trine_with(&script, &[&["run", "demo", "-i"][..], &options].concat());
     assert_eq!(ran.code, 1);
+    assert!(!ran.err.contains("error: gemma3:27b"), "it is a question: {}", ran.err);
     for said in [
         "Repeat /model gemma3:27b to download it, about",
         "logit_bias is for token id 8000",

@@ -1,6 +1,8 @@
 //! What a person gets who types something wrong: the place, the remedy, and the right exit code.
 
-use crate::common::{command, finish, trine};
+use std::path::Path;
+
+use crate::common::{command, finish, golden, trine};
 
 #[test]
 fn numbers_that_are_none_are_answered_with_those_that_are() {
@@ -114,6 +116,14 @@ fn what_is_not_understood_is_answered_with_the_right_command() {
     for (typed, said, unsaid) in [
         (&["gemma3:4b", "Why is it?"][..], "write: trine run gemma3:4b \"Why is it?\"", "similar"),
         (&["Tell me a story"], "write: trine run \"Tell me a story\"", "similar"),
+        (&["Tell", "me", "a", "story"], "write: trine run \"Tell me a story\"", "similar"),
+        (&["uninstall", "demo"], "trine does not remove itself", "trine rm demo"),
+        (&["run", "demo", "hi", "--no-mmap"], "files are mapped", "similar"),
+        (&["run", "demo", "hi", "-b", "512"], "follows from the device", "similar"),
+        (&["-m", "demo", "-ub", "512", "-p", "hi"], "follows from the device", "similar"),
+        (&["show", "demo", "--modelfile"], "`trine show NAME` prints what", "similar"),
+        (&["show", "demo", "--parameters"], "`trine show NAME` prints the param", "similar"),
+        (&["show", "demo", "--system"], "`trine show NAME` prints the system", "similar"),
         (&["get", "gemma3:4b"], "write: trine pull gemma3:4b", "similar"),
         (&["status"], "write: trine ps", "similar"),
         (&["login"], "set HF_TOKEN to a token", "similar"),
@@ -137,6 +147,8 @@ fn what_is_not_understood_is_answered_with_the_right_command() {
     }
     let error = trine(&["run", "Tell", "me", "a", "story"]).fails(1);
     assert!(error.contains("in quotes: trine run \"Tell me a story\""), "{error}");
+    let error = trine(&["run", "qwen3", "hi"]).fails(1);
+    assert!(error.contains("not Qwen") && !error.contains("in quotes"), "{error}");
 }
 
 /// Files that belong to models, and what is left of downloads that went wrong.
@@ -171,26 +183,132 @@ fn files_that_are_no_models_are_named_for_what_they_are() {
         let error = trine(&["run", &at("m.gguf"), "hi"]).fails(1);
         assert!(error.contains(said) && !error.contains("--draft"), "{said}: {error}");
     }
-    std::fs::write(at("model.bin"), b"PK\x03\x04").unwrap();
-    assert!(trine(&["run", &at("model.bin"), "hi"]).fails(1).contains("PyTorch's pickle"));
+    let entry = |name: &str| {
+        let mut zip = b"PK\x03\x04".to_vec();
+        zip.resize(30, 0);
+        zip[26] = name.len() as u8;
+        [&zip, name.as_bytes()].concat()
+    };
+    for (name, content, said) in [
+        ("model.bin", b"PK\x03\x04".to_vec(), "PyTorch's pickle"),
+        ("model.bin", entry("archive/data.pkl"), "PyTorch's pickle"),
+        ("model.bin", entry("model/gemma.gguf"), "an archive (zip)"),
+        ("model.zip", entry("gemma.gguf"), "an archive (zip)"),
+        ("model.bin", b"tjgg\x03\0\0\0".to_vec(), "in GGML, a format before GGUF"),
+        ("Modelfile", b"FROM demo".to_vec(), "write: trine create NAME -f "),
+        ("config.json", b"{}".to_vec(), "give the folder that it is in"),
+    ] {
+        std::fs::write(at(name), content).unwrap();
+        let error = trine(&["run", &at(name), "hi"]).fails(1);
+        assert!(error.contains(said), "{name} {said}: {error}");
+    }
+    // The file is named once, and is for no command a model.
+    std::fs::write(at("m.gguf"), gguf(&[("general.type", "imatrix")])).unwrap();
+    let (file, store) = (at("m.gguf"), tempfile::tempdir().unwrap());
+    for arguments in [
+        &["run", &file, "hi"][..],
+        &["eval", &file, &at("Modelfile")],
+        &["create", "foo", "--from", &file],
+        &["cp", &file, "foo"],
+    ] {
+        let mut command = command(arguments);
+        let error = finish(command.env("TRINE_HOME", store.path()).output().unwrap()).fails(1);
+        assert!(error.contains("this is an importance matrix"), "{arguments:?}: {error}");
+        assert_eq!(error.matches("m.gguf").count(), 1, "{arguments:?}: {error}");
+    }
     std::fs::create_dir(at("lora")).unwrap();
     std::fs::write(at("lora/adapter_config.json"), "{}").unwrap();
     assert!(trine(&["run", &at("lora"), "hi"]).fails(1).contains("this is a LoRA adapter"));
+}
+
+/// A model's file in which the chat template is under another key.
+fn without_template(bytes: &[u8]) -> Vec<u8> {
+    let key = b"tokenizer.chat_template";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+    let mut bytes = bytes.to_vec();
+    bytes[at + key.len() - 1] = b'X';
+    bytes
+}
+
+/// Runs trine on a terminal to its end, and returns how that was and what was written.
+#[cfg(target_os = "linux")]
+fn on_terminal(arguments: &[&str]) -> (Option<i32>, String) {
+    use crate::pty::{Terminal, ended};
+    let terminal = Terminal::of_columns(500);
+    let code = ended(&mut terminal.spawn_whole(&mut command(arguments))).code();
+    let written = terminal.written();
+    terminal.close();
+    (code, written)
+}
+
+/// A clone of a repository without git-lfs, and what servers answer in the place of files.
+#[test]
+fn files_of_a_folder_are_named_for_what_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let sources = [
+        ("config.json", golden("gemma3-b")),
+        ("tokenizer.json", golden("gguf/tokenizer-512")),
+        ("model.safetensors", golden("gemma3-b")),
+        ("chat_template.jinja", golden("")),
+    ];
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n";
+    for (damaged, _) in &sources {
+        for (name, source) in &sources {
+            std::fs::copy(source.join(name), folder.path().join(name)).unwrap();
+        }
+        for (content, said) in [
+            (pointer, "a Git LFS pointer, not the file itself (5 bytes)"),
+            ("<!DOCTYPE html><html></html>", "this is a web page"),
+            ("Entry not found", "an error message of a server"),
+        ] {
+            std::fs::write(folder.path().join(damaged), content).unwrap();
+            let path = folder.path().display().to_string();
+            let error = trine(&[&["run", &path, "hi"][..], &FEW].concat()).fails(1);
+            assert!(error.contains(said), "{damaged} {said}: {error}");
+            assert!(error.contains(damaged), "{damaged} {said}: {error}");
+        }
+    }
+}
+
+/// A file that a text names never costs the answer; `--image` is another matter.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_text_that_names_an_image_is_answered_by_every_model() {
+    let image = golden("gemma3-vision").join("b.png").display().to_string();
+    let prompt = format!("Delete {image} please");
+    for arguments in [&[&*prompt][..], &["demo", &prompt], &["demo", "Delete", &image, "please"]] {
+        let (code, written) = on_terminal(&[&["run"][..], arguments, &FEW].concat());
+        assert_eq!(code, Some(0), "{arguments:?}: {written}");
+        assert!(written.contains("b.png only: demo reads no images"), "{written}");
+        assert!(written.contains("tokens in "), "{written}");
+    }
+    // A base model with a vision tower, and a file whose first bytes only are an image's.
+    let folder = tempfile::tempdir().unwrap();
+    let seeing = crate::seeing::model(folder.path(), true);
+    let cut = folder.path().join("cut.png");
+    std::fs::write(&cut, &std::fs::read(&image).unwrap()[..40]).unwrap();
+    let base = folder.path().join("base.gguf");
+    std::fs::write(&base, without_template(&std::fs::read(&seeing).unwrap())).unwrap();
+    for (model, image, said) in [
+        (&base, Path::new(&image), "b.png only: "),
+        (&seeing, &cut, "cut.png only: "),
+        (&seeing, Path::new(&image), "b.png: "),
+    ] {
+        let (model, prompt) = (model.display().to_string(), format!("See {}!", image.display()));
+        let (code, written) = on_terminal(&[&["run", &*model, &prompt][..], &FEW].concat());
+        assert_eq!(code, Some(0), "{said}: {written}");
+        assert!(written.contains(said) && !written.contains("--image"), "{said}: {written}");
+    }
+    let typed = ["run", "demo", "What?", "--image", &image];
+    let (code, written) = on_terminal(&[&typed[..], &FEW].concat());
+    assert!(code == Some(1) && written.contains("demo reads no images;"), "{written}");
 }
 
 /// The model inside the program says what it is to people, and to nobody else.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_demo_says_what_it_is_on_a_terminal() {
-    use crate::pty::{Terminal, ended};
-    let said = |arguments: &[&str]| {
-        let terminal = Terminal::of_columns(200);
-        let mut child = terminal.spawn_whole(&mut command(&[arguments, &FEW].concat()));
-        ended(&mut child);
-        let written = terminal.written();
-        terminal.close();
-        written
-    };
+    let said = |arguments: &[&str]| on_terminal(&[arguments, &FEW].concat()).1;
     let about = "demo is a tiny model that only tells short stories";
     assert!(said(&["run", "demo", "hi"]).contains(about));
     assert!(!said(&["run", "demo", "hi", "--quiet"]).contains(about));

@@ -80,7 +80,16 @@ fn every_command_resolves_names() {
         let error = store.trine(&[command, "gema3:4b"]).fails(1);
         assert!(error.contains("Did you mean gemma3:4b"), "{command}: {error}");
     }
-    assert!(store.trine(&["rm", "gemma3:4b"]).fails(1).contains("gemma-3-4b-it-GGUF"));
+    for arguments in [&["rm", "gemma3:4b"][..], &["rm", "gemma3:4b", "--yes"]] {
+        let error = store.trine(arguments).fails(1);
+        assert!(error.contains("gemma3:4b is not on this machine; `trine list`"), "{error}");
+    }
+    // A download that was interrupted.
+    let folder = store.folder.path().join("ggml-org/gemma-3-4b-it-GGUF");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("gemma-3-4b-it-Q4_K_M.gguf.part"), "GGUF").unwrap();
+    let error = store.trine(&["run", "gemma3:4b", "hi"]).fails(1);
+    assert!(error.contains("is here in part") && error.contains("goes on with"), "{error}");
 }
 
 #[test]
@@ -157,8 +166,12 @@ fn search_needs_no_network() {
     assert!(verbose.contains("google/gemma-4-E4B-it-qat-q4_0-gguf:Q4_0"), "{verbose}");
     let json = store.trine(&["search", "gemma3:1b", "--json"]).ok().json();
     assert!(json[0]["fits"].is_boolean() && json[0]["tokens_per_second_about"].is_f64(), "{json}");
-    let nothing = store.trine(&["search", "gemma2"]).ok();
-    assert!(nothing.out.is_empty() && nothing.err.contains("Gemma models only"), "{}", nothing.err);
+    for (text, said) in
+        [("gemma2", "Gemma models only"), ("qwen", "not Qwen"), ("nosuch", "no name")]
+    {
+        let error = store.trine(&["search", text]).fails(1);
+        assert!(error.contains(said), "{text}: {error}");
+    }
 }
 
 /// What Ollama, LM Studio and llama.cpp have downloaded is found by its name, listed and run in
@@ -254,6 +267,13 @@ fn models_of_other_programs_are_used_in_place() {
     ];
     assert_eq!(names, listed);
     assert!(run(&["search", "gemma3:12b", "--quick"]).ok().out.contains(" here"));
+    let quiet = run(&["list", "-q"]).ok().out;
+    assert!(quiet.lines().any(|line| line == "gemma3:4b") && !quiet.contains(' '), "{quiet}");
+    let welcome = run(&[]).ok().out;
+    assert!(
+        welcome.contains("trine run gemma3:") && welcome.contains("on this machine"),
+        "{welcome}"
+    );
     let llama = home.path().join("llama/me_tiny-GGUF_tiny-Q8_0.gguf");
     let studio = home
         .path()
@@ -294,6 +314,36 @@ fn a_folder_with_one_model_is_that_model() {
     for said in ["has 2 models; name one of them", "gemma-Q4_0.gguf", "gemma-Q8_0.gguf"] {
         assert!(error.contains(said) && !error.contains("mmproj"), "{said}: {error}");
     }
+}
+
+/// What stands in the working directory under a name of the catalogue hides nothing unless it is a
+/// model.
+#[test]
+fn a_folder_named_like_a_model_does_not_hide_it() {
+    let store = Store::new();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir_all(at("gemma4")).unwrap();
+    std::fs::create_dir_all(at("full")).unwrap();
+    std::fs::write(at("gemma3"), "").unwrap();
+    std::fs::copy(model(), at("full/m.gguf")).unwrap();
+    std::fs::copy(model(), at("plain")).unwrap();
+    let eval = |name: &str| {
+        let mut eval = store.command(&["explain", name]);
+        finish(eval.current_dir(folder.path()).output().unwrap())
+    };
+    for name in ["gemma4", "gemma3"] {
+        let error = eval(name).fails(1);
+        assert!(error.contains(&format!("trine pull {name}")), "{name}: {error}");
+    }
+    assert!(!eval("./gemma4").fails(1).contains("trine pull gemma4"));
+    for (name, said) in [("full", true), ("plain", true), ("./full", false), ("full/m.gguf", false)]
+    {
+        let told = eval(name).ok().err;
+        assert_eq!(told.contains("is taken from this folder"), said, "{name}: {told}");
+    }
+    std::fs::copy(model(), at("gemma4/m.gguf")).unwrap();
+    assert!(eval("gemma4").ok().err.contains("gemma4 is taken from this folder: ./gemma4"));
 }
 
 /// Nothing of the working directory is the embedded model's.
