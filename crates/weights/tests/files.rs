@@ -56,9 +56,13 @@ fn devices_and_pipes_are_refused_without_blocking() {
 #[test]
 fn pickles_are_refused() {
     let folder = folder();
+    // A local file header (APPNOTE 4.3.7), with the entry that `torch.save` writes first.
+    let mut bytes = b"PK\x03\x04".to_vec();
+    bytes.resize(26, 0);
+    bytes.extend(b"\x10\0\0\0archive/data.pkl and a program in a pickle");
     for name in ["pytorch_model.bin", "model.pt", "noextension"] {
         let path = folder.path().join(name);
-        fs::write(&path, b"PK\x03\x04 and a program in a pickle").unwrap();
+        fs::write(&path, &bytes).unwrap();
         refuse(&path, "pickle");
     }
     fs::remove_file(folder.path().join("noextension")).unwrap();

@@ -587,8 +587,8 @@ fn a_chat_template_takes_the_place_of_the_models() {
     let raw = store.trine(&["run", "demo", "Hello", "--raw", "--chat-template", path]).fails(2);
     assert!(raw.contains("--raw") && raw.contains("--chat-template"), "{raw}");
     for (text, is_taken) in [
-        ("x\r\n".repeat(64 << 10), true),
-        ("x\r\n".repeat((64 << 10) + 1), false),
+        (format!("x{}", "\r\n".repeat((128 << 10) - 1)), true),
+        (format!("x{}", "\r\n".repeat(128 << 10)), false),
         ("é".repeat(1 << 20), false),
     ] {
         write(&text);
