@@ -272,7 +272,7 @@ fn a_template_without_pictures_is_named() {
         |parts: &[Value]| json!({"model": UNSHOWN, "messages": [user(parts)], "max_tokens": 1});
     let (status, error) = server.post(CHAT, &body(&[text("a"), image(&url("a.png"))]));
     assert_eq!((status, &error["error"]["code"]), (400, &json!("template_error")), "{error}");
-    assert!(message(&error).contains("shows 0 of 1 pictures"), "{error}");
+    assert!(message(&error).contains("shows 0 of 1 images"), "{error}");
     assert_eq!(server.post(CHAT, &body(&[text("a")])).0, 200);
 }
 
