@@ -23,6 +23,7 @@ mod parts;
 pub mod placement;
 mod program;
 pub mod reference;
+pub mod sampling;
 mod threads;
 mod tower;
 

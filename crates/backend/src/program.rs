@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use rayon::prelude::*;
 use trine_model::{Plan, Scratch, WeightPlace, gather};
 
 use crate::batch::{Batch, ProgramOptions};
@@ -13,6 +14,7 @@ use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::error::BackendError;
 use crate::overflow::at_outputs;
 use crate::pages::{PageLayout, Pages};
+use crate::sampling::{self, Draw, Drawn, NoToken};
 
 /// The number of a row's largest logits that [`Results::top`] returns at least.
 pub const TOP: usize = 256;
@@ -211,6 +213,31 @@ pub trait Results {
         let _ = row;
         let what = "it does not look for the largest logits".to_owned();
         Err(BackendError::Unsupported { device: "this device".to_owned(), what })
+    }
+
+    /// Draws from rows of an output of logits, as [`sampling::draw`] does, and appends what was
+    /// drawn, in the order of `draws`. A device that can do that itself does.
+    ///
+    /// # Panics
+    /// If the Plan has no such output.
+    ///
+    /// # Errors
+    /// As [`Results::output`], and [`BackendError::BadBatch`] if the step has no such row.
+    fn draw(
+        &mut self,
+        index: usize,
+        vocabulary: usize,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<(), BackendError> {
+        let logits = self.output(index)?;
+        let rows = draws.iter().map(|draw| {
+            let values = draw.row * vocabulary..(draw.row + 1) * vocabulary;
+            logits.get(values).ok_or_else(|| too_few(draw.row + 1))
+        });
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        drawn.par_extend(rows.par_iter().zip(draws).map(|(row, draw)| sampling::draw(row, draw)));
+        Ok(())
     }
 
     /// Returns the tokens that a [series](Program::submit_series) has chosen: for each of its steps

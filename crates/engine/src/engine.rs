@@ -2,6 +2,7 @@
 
 mod admission;
 mod drafting;
+mod draws;
 mod flight;
 mod guesses;
 mod picture_state;
@@ -43,6 +44,7 @@ use crate::sharing::Sharing;
 use crate::status::Status;
 use crate::traffic::Traffic;
 use drafting::Drafting;
+use draws::Draws;
 use flight::{Flight, Landed};
 use picture_state::PictureWait;
 use place::{Kept, Place};
@@ -85,8 +87,7 @@ pub struct Engine {
     picks: Vec<Pick>,
     /// Unused lists of picks, kept for their memory.
     spare_picks: Vec<Vec<Pick>>,
-    /// The output rows of a step all of whose logits are wanted; kept for its memory.
-    whole_rows: Vec<u32>,
+    draws: Draws,
     /// What the current step gave for each pick.
     landings: Vec<Landed>,
     rows: Rows,
@@ -225,7 +226,7 @@ impl Engine {
             flights: VecDeque::with_capacity(depth),
             landed: Duration::ZERO,
             picks: Vec::with_capacity(slots),
-            whole_rows: Vec::new(),
+            draws: Draws::default(),
             spare_picks: (0..depth).map(|_| Vec::with_capacity(slots)).collect(),
             landings: Vec::with_capacity(slots),
             rows: Rows::new(width.tokens, width.outputs, slots),

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 use trine_backend::BackendError;
+use trine_backend::sampling::NoToken;
 
 /// Why the engine could not do what was requested.
 #[derive(Debug, Error)]
@@ -148,5 +149,16 @@ impl EngineError {
         expected: impl ToString,
     ) -> Self {
         EngineError::BadOption { option, found: found.to_string(), expected: expected.to_string() }
+    }
+}
+
+impl From<NoToken> for EngineError {
+    fn from(error: NoToken) -> Self {
+        match error {
+            NoToken::NotFinite { token, logit } => {
+                Self::NonFiniteLogits { id: token as usize, found: logit }
+            }
+            NoToken::NothingAllowed => Self::NothingAllowed,
+        }
     }
 }

@@ -104,8 +104,9 @@ impl Job {
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// Allows only some tokens, for instance those of a grammar. A constraint belongs to one request
-/// and is called on the engine's thread, on which all texts wait for it. What takes long belongs on
-/// another thread ([`Constraint::is_ready`]).
+/// and is called on the engine's thread, on which all texts wait for it. Which tokens may come next
+/// is better found out on another thread while the device runs the step
+/// ([`Constraint::begin`]).
 ///
 /// An error ends the request with [`Finish::ConstraintFailed`](crate::Finish::ConstraintFailed):
 /// without the mask of its constraint no token is sampled.
@@ -124,12 +125,24 @@ pub trait Constraint: Send + std::fmt::Debug {
     /// Returns the reason in words if the text cannot go on after it.
     fn accept(&mut self, token: u32) -> Result<(), String>;
 
-    /// Returns whether [`Constraint::allowed`] can answer at once. If not, another thread works on
-    /// the answer and calls `waker` once it is there. Until then the text has no row in a step, and
-    /// other texts go on.
-    fn is_ready(&mut self, waker: &Waker) -> bool {
+    /// Begins to find out on another thread which tokens may come next, unless that has begun. That
+    /// thread calls `waker` once it knows.
+    fn begin(&mut self, waker: &Waker) {
         let _ = waker;
+    }
+
+    /// Returns whether [`Constraint::allowed`] can answer at once, after a wait until `until` if it
+    /// cannot yet. If not, the row that the text has in the step is run again later, and other
+    /// texts go on.
+    fn is_ready(&mut self, until: Option<Instant>) -> bool {
+        let _ = until;
         true
+    }
+
+    /// Returns whether it is likely to take longer than a step to find out which tokens may come
+    /// next. Then that begins before the text has a row in a step, which would be run for nothing.
+    fn is_costly(&self) -> bool {
+        false
     }
 
     /// Returns how many of the guesses, from the first on, the constraint would take one after the

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use trine_backend::sampling::{Candidate, Draw, Drawn, NoToken, first_in_rank};
 use trine_backend::{
     BackendError, Batch, Facts, InFlight, Program, Results, SequenceView, TopLogit,
 };
@@ -248,6 +249,45 @@ impl<'a> StepLogits<'a> {
         self.results.part(self.output, values)
     }
 
+    /// Draws from rows, as [`Results::draw`] does.
+    pub(crate) fn draw(
+        &mut self,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<(), BackendError> {
+        self.results.draw(self.output, self.vocabulary, draws, drawn)
+    }
+
+    /// Draws from one row.
+    pub(crate) fn draw_one(&mut self, draw: &Draw) -> Result<Result<Drawn, NoToken>, BackendError> {
+        let mut drawn = Vec::with_capacity(1);
+        self.draw(std::slice::from_ref(draw), &mut drawn)?;
+        Ok(drawn.pop().unwrap_or(Err(NoToken::NothingAllowed)))
+    }
+
+    /// Returns the first in rank of a row, at most `count`, which is at most
+    /// [`TOP`](trine_backend::TOP).
+    pub(crate) fn first_in_rank(
+        &mut self,
+        row: usize,
+        count: usize,
+    ) -> Result<Vec<Candidate>, BackendError> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        if !self.finds_top {
+            return Ok(first_in_rank(self.all(row)?, count));
+        }
+        let top = self.results.top(row)?.iter();
+        let mut first: Vec<_> = top.map(|top| Candidate::new(top.token, top.logit)).collect();
+        if count < first.len() {
+            first.select_nth_unstable_by(count, Candidate::rank);
+            first.truncate(count);
+        }
+        first.sort_unstable_by(Candidate::rank);
+        Ok(first)
+    }
+
     /// Returns the largest logits of a row, as [`Results::top`] does; `None` if the device does not
     /// find them.
     pub(crate) fn top(&mut self, row: usize) -> Result<Option<&[TopLogit]>, BackendError> {
@@ -255,6 +295,11 @@ impl<'a> StepLogits<'a> {
             return Ok(None);
         }
         self.results.top(row).map(Some)
+    }
+
+    /// Returns whether the device finds the largest logits.
+    pub(crate) fn finds_top(&self) -> bool {
+        self.finds_top
     }
 
     /// Returns the size of the vocabulary.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use crate::fake::{Fake, options};
 use trine_engine::{Constraint, Engine, Request, SequenceId, Update, Waker};
@@ -9,6 +10,8 @@ use trine_engine::{Constraint, Engine, Request, SequenceId, Update, Waker};
 /// Is ready once it is told so.
 #[derive(Clone, Default)]
 struct Gate {
+    /// Whether it says before a step that it takes long.
+    is_costly: bool,
     is_open: Arc<AtomicBool>,
     waker: Arc<Mutex<Option<Waker>>>,
 }
@@ -27,12 +30,20 @@ impl Constraint for Gate {
 
     fn accept(&mut self, _token: u32) -> Result<(), String> {
         self.is_open.store(false, Ordering::Relaxed);
+        *self.waker.lock().unwrap() = None;
         Ok(())
     }
 
-    fn is_ready(&mut self, waker: &Waker) -> bool {
+    fn begin(&mut self, waker: &Waker) {
         *self.waker.lock().unwrap() = Some(Arc::clone(waker));
-        self.is_open.load(Ordering::Relaxed)
+    }
+
+    fn is_ready(&mut self, _until: Option<Instant>) -> bool {
+        self.waker.lock().unwrap().is_none() || self.is_open.load(Ordering::Relaxed)
+    }
+
+    fn is_costly(&self) -> bool {
+        self.is_costly
     }
 }
 
@@ -61,22 +72,25 @@ fn others_go_on_while_a_constraint_is_not_ready() {
     engine.forget();
 
     engine.set_waker(|| {});
-    let gate = Gate::default();
-    let constraint = Some(Box::new(gate.clone()) as Box<dyn Constraint>);
-    let held = engine.submit(Request { constraint, ..request(2, 4) }).unwrap();
-    engine.submit(request(3, 30)).unwrap();
-    let mut text: Vec<u32> = (0..40).flat_map(|_| step(&mut engine, held)).collect();
-    assert_eq!(engine.status().generated_tokens, 4 + 1 + 30, "the other text is whole");
-    // The first token is sampled from the last row of the prompt.
-    for count in 1..4 {
-        assert!(engine.is_stalled() && !engine.is_idle());
-        assert_eq!((text.len(), step(&mut engine, held)), (count, Vec::new()));
-        gate.is_open.store(true, Ordering::Relaxed);
-        gate.waker.lock().unwrap().clone().unwrap()();
-        assert!(!engine.is_stalled(), "it was woken");
-        text.extend(step(&mut engine, held));
-        text.extend(step(&mut engine, held));
+    for is_costly in [true, false] {
+        let gate = Gate { is_costly, ..Gate::default() };
+        let constraint = Some(Box::new(gate.clone()) as Box<dyn Constraint>);
+        let before = engine.status().generated_tokens;
+        let held = engine.submit(Request { constraint, ..request(2, 4) }).unwrap();
+        engine.submit(request(3, 30)).unwrap();
+        let mut text: Vec<u32> = (0..40).flat_map(|_| step(&mut engine, held)).collect();
+        let generated = engine.status().generated_tokens - before;
+        assert_eq!(generated as usize, 30 + text.len(), "the other text is whole");
+        for count in 0..4 {
+            assert_eq!((text.len(), step(&mut engine, held)), (count, Vec::new()));
+            assert!(engine.is_stalled() && !engine.is_idle());
+            gate.is_open.store(true, Ordering::Relaxed);
+            gate.waker.lock().unwrap().clone().unwrap()();
+            assert!(!engine.is_stalled(), "it was woken");
+            (0..3).for_each(|_| text.extend(step(&mut engine, held)));
+        }
+        assert_eq!(text, expected);
+        assert!(engine.is_idle());
+        engine.forget();
     }
-    assert_eq!(text, expected);
-    assert!(engine.is_idle());
 }

@@ -1,14 +1,15 @@
 //! What a reply may say, between the text that knows and the engine that asks.
 
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use trine_engine::{Constraint, Waker};
 use trine_text::{Course, Grammar, GrammarError, Thoughts};
 
 /// A grammar, and limits on thoughts, that guide one reply.
 ///
-/// Masks that take long are computed on a thread beside the engine's, so that other replies go on.
+/// Masks are computed on threads beside the engine's, while the device runs a step.
 #[derive(Debug)]
 pub struct Guide(State);
 
@@ -88,20 +89,32 @@ impl Constraint for Guide {
         accepted
     }
 
-    fn is_ready(&mut self, waker: &Waker) -> bool {
-        if matches!(&self.0, State::Here(course) if course.is_costly())
-            && let State::Here(course) = std::mem::replace(&mut self.0, State::Lost)
-        {
-            self.0 = State::Away(BESIDE.send(course, Arc::clone(waker)));
-        }
+    fn begin(&mut self, waker: &Waker) {
+        let state = std::mem::replace(&mut self.0, State::Lost);
+        self.0 = match state {
+            // Limits on thoughts cost nothing.
+            State::Here(course) if course.mask_words() > 0 => {
+                State::Away(BESIDE.send(course, Arc::clone(waker)))
+            }
+            other => other,
+        };
+    }
+
+    fn is_ready(&mut self, until: Option<Instant>) -> bool {
         if let State::Away(receiver) = &self.0 {
-            self.0 = match receiver.try_recv() {
+            let patience =
+                until.map_or(Duration::ZERO, |until| until.duration_since(Instant::now()));
+            self.0 = match receiver.recv_timeout(patience) {
                 Ok(made) => State::Back(made),
-                Err(TryRecvError::Empty) => return false,
-                Err(TryRecvError::Disconnected) => State::Lost,
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => State::Lost,
             };
         }
         true
+    }
+
+    fn is_costly(&self) -> bool {
+        matches!(&self.0, State::Here(course) if course.is_costly())
     }
 
     fn follow(&mut self, guesses: &[u32]) -> usize {
@@ -197,7 +210,8 @@ mod tests {
             if matches!(&guide.0, State::Here(course) if course.is_costly()) {
                 away += 1;
                 // Wakes of earlier masks may be left.
-                while !guide.is_ready(&waker) {
+                guide.begin(&waker);
+                while !guide.is_ready(None) {
                     woken.recv().unwrap();
                 }
                 assert!(matches!(guide.0, State::Back(_)));

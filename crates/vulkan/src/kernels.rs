@@ -15,6 +15,7 @@ pub mod product;
 pub mod read;
 pub mod route;
 pub mod rows;
+pub mod sample;
 pub mod stream;
 pub mod sum;
 pub mod top;

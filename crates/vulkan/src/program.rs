@@ -28,6 +28,7 @@ mod rehearsal;
 mod ropes;
 mod rules;
 mod run_series;
+mod sampler;
 mod selection;
 mod series;
 mod streams;
@@ -39,6 +40,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use trine_backend::sampling::{self, Draw, Drawn, NoToken};
 use trine_backend::{
     Aside, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, LoadAside, Memory,
     Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TopLogit, at_norm, too_few,
@@ -496,6 +498,30 @@ impl Results for VulkanProgram {
         self.top.clear();
         self.top.extend(found.iter().take(count).map(logit));
         Ok(&self.top)
+    }
+
+    fn draw(
+        &mut self,
+        index: usize,
+        vocabulary: usize,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<(), BackendError> {
+        self.facts.check_output(self.done.goal, index)?;
+        if let Some(draw) = draws.iter().find(|draw| draw.row >= self.done.rows.outputs) {
+            return Err(too_few(draw.row + 1));
+        }
+        let bound = self.bound.as_mut().expect("the step has run on it");
+        let has_drawn = bound.draw((self.done.pass, index), vocabulary, draws, drawn);
+        if has_drawn.map_err(|error| self.failed(error))? {
+            return Ok(());
+        }
+        let values = |draw: &Draw| draw.row * vocabulary..(draw.row + 1) * vocabulary;
+        self.fetch(index, &draws.iter().map(values).collect::<Vec<_>>())?;
+        for draw in draws {
+            drawn.push(sampling::draw(self.part(index, values(draw))?, draw));
+        }
+        Ok(())
     }
 
     fn chosen(&mut self) -> Result<&[Option<u32>], BackendError> {

@@ -101,6 +101,7 @@ shaders![
     "read",
     "route",
     "rows",
+    "sample",
     "stream_q4_0",
     "stream_q4_k",
     "stream_q6_k",

@@ -1,6 +1,7 @@
 //! Whole models on the GPU against the logits of another implementation.
 
 use crate::common::{Golden, greedy, logits};
+use trine_backend::sampling::{self, Change, Draw, Rule, numbers};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView,
 };
@@ -137,4 +138,38 @@ fn the_largest_logits_are_found_behind_a_cut() {
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         assert!(top.iter().any(|found| found.logit == largest));
     }
+    // More draws than there is room for at once; some change more tokens than others.
+    let draw = |index: usize| {
+        let changes =
+            (0..if index.is_multiple_of(3) { vocabulary } else { 5 * index }).map(|token| Change {
+                token: token as u32,
+                bias: (token % 7) as f32 / 3.0,
+                is_repeated: token % 2 == 0,
+                less: 0.3,
+            });
+        Draw {
+            row: index % 2,
+            rule: Rule {
+                scale: numbers::scale(0.8),
+                top_k: [0, 40][index % 2],
+                share: [1 << 24, 15_000_000][index / 2 % 2],
+                least: numbers::LEAST,
+                factors: [1.0 / 1.2, 1.2],
+                key: index as u64,
+            },
+            changes: changes.collect(),
+            tells: index % 4 == 1,
+            ..Draw::default()
+        }
+    };
+    let draws: Vec<Draw> = (0..9).map(draw).collect();
+    let mut drawn = Vec::new();
+    results.draw(0, vocabulary, &draws, &mut drawn).unwrap();
+    let row = |index: usize| &all[index * vocabulary..][..vocabulary];
+    let expected: Vec<_> = draws.iter().map(|draw| sampling::draw(row(draw.row), draw)).collect();
+    assert_eq!(drawn, expected);
+    let beyond = Draw { row: 2, ..Draw::default() };
+    let refused = results.draw(0, vocabulary, &[beyond], &mut drawn);
+    assert!(matches!(refused, Err(BackendError::BadBatch { .. })), "{refused:?}");
+    assert_eq!(results.part(0, 0..vocabulary).unwrap(), row(0), "draws change no logits");
 }

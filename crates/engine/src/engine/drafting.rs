@@ -273,7 +273,7 @@ impl Guesses {
 }
 
 /// Returns the sequence of a pick.
-fn running<'a>(places: &'a mut [Place], pick: &Pick) -> &'a mut Sequence {
+pub(super) fn running<'a>(places: &'a mut [Place], pick: &Pick) -> &'a mut Sequence {
     places[pick.slot].running_mut().expect("a picked slot has a sequence")
 }
 

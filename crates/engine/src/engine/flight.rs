@@ -37,6 +37,8 @@ pub(super) enum Outcome {
     Unfinished,
     /// It has one more token and goes on.
     Goes,
+    /// Its last row is run again: its constraint was not ready.
+    Late,
     /// Its prompt was run, and nothing else was wanted.
     Filled,
     /// It has ended.

@@ -4,8 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use trine_backend::sampling::{Draw, Drawn, NoToken};
 use trine_backend::{BackendError, SOFT};
 
+use super::draws::Draws;
 use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
 use crate::drafts::kinds::{Acceptances, Origin};
@@ -14,7 +16,7 @@ use crate::pictures::{Album, SightError};
 use crate::pooling::Pool;
 use crate::request::{Constraint, Job, Limits, PromptPicture, Request, Waker};
 use crate::rows::StepLogits;
-use crate::sampling::{Choice, Stream, Workspace, logprobs};
+use crate::sampling::{Occurrences, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
 
@@ -64,8 +66,11 @@ pub(super) struct Sequence {
     constraint: Option<Box<dyn Constraint>>,
     /// Whether it has no row in a step until its constraint is ready.
     pub(super) is_held: bool,
+    /// Whether the last row of its step is to be run again, as its constraint was not ready.
+    pub(super) is_late: bool,
     stream: Stream,
-    /// Whether the largest logits were not enough for its last token.
+    occurrences: Occurrences,
+    /// Whether the largest logits were not enough for a token.
     needed_all: bool,
     /// The hidden state that the last token was chosen by; empty if steps give none.
     state: Vec<f32>,
@@ -123,7 +128,9 @@ impl Sequence {
             prompt_logprobs: request.prompt_logprobs,
             constraint: request.constraint,
             is_held: false,
+            is_late: false,
             stream: Stream::new(request.sampling),
+            occurrences: Occurrences::default(),
             needed_all: false,
             submitted: Instant::now(),
             is_announced: false,
@@ -171,15 +178,77 @@ impl Sequence {
         self.computed().at(position)
     }
 
-    /// Returns whether its next token needs more of a row than the largest logits, as far as is
-    /// known before they are.
-    pub(super) fn needs_all(&self) -> bool {
-        self.needed_all || self.wants_prompt_logprobs() || !self.may_take_top()
+    /// Returns whether the largest logits of a row may be enough for a token. Those that a grammar
+    /// allows are rarely among them.
+    fn may_take_top(&self) -> bool {
+        !self.needed_all
+            && self.logprobs.is_none()
+            && self.constraint.is_none()
+            && self.stream.may_take_top()
     }
 
-    /// Returns whether the largest logits of a row may be enough for a token.
-    fn may_take_top(&self) -> bool {
-        self.logprobs.is_none() && self.stream.may_take_top()
+    /// Adds what is to be drawn from the rows of its positions in a step, whose first output row is
+    /// `first`, as far as the largest logits are not enough. `vocabulary` has with it whether the
+    /// device finds the largest.
+    pub(super) fn ask_draws(
+        &mut self,
+        rows: Range<usize>,
+        first: usize,
+        (vocabulary, finds_top): (usize, bool),
+        until: Instant,
+        draws: &mut Draws,
+    ) {
+        self.await_constraint(rows.clone(), until);
+        for (position, output) in rows.clone().zip(first..) {
+            // A row gives the log-probability of the token after it.
+            if let Some(token) = self.prompt_token(position + 1) {
+                draws.add(output, |draw| {
+                    (draw.given, draw.tells) = (Some(token), true);
+                    true
+                });
+            }
+        }
+        let known = self.tokens.len();
+        let is_sampled = rows.contains(&(known - 1)) && !self.only_fills() && !self.is_late;
+        if !is_sampled || (finds_top && self.may_take_top()) {
+            return;
+        }
+        // What a grammar allows after a guess is known once it is confirmed.
+        let guesses = if self.constraint.is_none() { self.guesses.len() } else { 0 };
+        self.tokens.extend_from_slice(&self.guesses);
+        for ahead in 0..=guesses {
+            draws.add(first + known - 1 + ahead - rows.start, |draw| {
+                self.write_draw(ahead, vocabulary, draw).is_ok_and(|()| {
+                    self.allow_all_but_suppressed(vocabulary, draw);
+                    true
+                })
+            });
+        }
+        self.stream.follow(&mut self.occurrences, &self.tokens, known, self.prompt);
+        self.tokens.truncate(known);
+    }
+
+    /// Writes how a token is chosen after `ahead` more tokens than are known, but for tokens that
+    /// are never chosen, if nothing else is excluded.
+    fn write_draw(
+        &mut self,
+        ahead: usize,
+        vocabulary: usize,
+        draw: &mut Draw,
+    ) -> Result<(), Finish> {
+        let known = self.prompt + self.statistics.generated_tokens;
+        self.stream.follow(&mut self.occurrences, &self.tokens, known + ahead, self.prompt);
+        self.stream.write(ahead, &self.occurrences, draw);
+        draw.tells = self.logprobs.is_some();
+        self.restrict(ahead, vocabulary, &mut draw.allowed)
+    }
+
+    /// Excludes the tokens that are never chosen, if nothing is excluded yet.
+    fn allow_all_but_suppressed(&self, vocabulary: usize, draw: &mut Draw) {
+        if draw.allowed.is_empty() && !self.stream.suppressed().is_empty() {
+            draw.allowed.resize(vocabulary.div_ceil(32), u32::MAX);
+            self.exclude(vocabulary, &mut draw.allowed);
+        }
     }
 
     /// Returns the rows that follow `done` positions in the cache: how many can be picked before
@@ -230,10 +299,31 @@ impl Sequence {
         wanted.iter().for_each(|picture| picture.sight.want(list, waker));
     }
 
-    /// Notes whether its constraint is ready.
+    /// Notes whether it waits for its constraint.
     pub(super) fn ask_constraint(&mut self, waker: &Waker) {
-        let constraint = self.constraint.as_mut();
-        self.is_held = constraint.is_some_and(|constraint| !constraint.is_ready(waker));
+        let Some(constraint) = &mut self.constraint else { return };
+        if constraint.is_costly() {
+            constraint.begin(waker);
+        }
+        self.is_held = !constraint.is_ready(None);
+    }
+
+    /// Lets its constraint find out which tokens may come next, while a step runs.
+    pub(super) fn begin_constraint(&mut self, waker: &Waker) {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.begin(waker);
+        }
+    }
+
+    /// Notes whether its constraint knows which tokens may come next, at the latest at a time, now
+    /// that a step with some of its positions has run.
+    fn await_constraint(&mut self, rows: Range<usize>, until: Instant) {
+        let last = self.tokens.len() - 1;
+        // The last row of a picture cannot be run again by itself.
+        let is_of_picture = self.album.units(rows.clone()).any(|unit| unit.contains(&last));
+        let may_be_late = rows.contains(&last) && !is_of_picture && !self.only_fills();
+        let constraint = self.constraint.as_mut().filter(|_| may_be_late);
+        self.is_late = constraint.is_some_and(|constraint| !constraint.is_ready(Some(until)));
     }
 
     /// Reports that the request has left the queue, unless it was reported before. Returns whether
@@ -313,20 +403,26 @@ impl Sequence {
         self.max_tokens == 0
     }
 
-    /// Returns the log-probability of the prompt's token at `position`, from the logits of the row
-    /// before it; `None` if it was reported before or is not wanted.
+    /// Returns the prompt's token at a position if its log-probability is wanted and was not
+    /// reported before.
+    fn prompt_token(&self, position: usize) -> Option<u32> {
+        let is_due = (self.next_logprob..self.prompt).contains(&position);
+        let token = *self.tokens.get(position)?;
+        (self.prompt_logprobs.is_some() && is_due && token != SOFT).then_some(token)
+    }
+
+    /// Returns the log-probability of the prompt's token after a row of a step, if it was drawn.
     pub(super) fn prompt_logprobs(
         &self,
         position: usize,
-        logits: &mut StepLogits<'_>,
-        row: usize,
+        (logits, row): (&mut StepLogits<'_>, usize),
+        draws: &Draws,
     ) -> Result<Option<Logprobs>, BackendError> {
-        let Some(top) = self.prompt_logprobs else { return Ok(None) };
-        let is_due = (self.next_logprob..self.prompt).contains(&position);
-        if !is_due || self.tokens[position] == SOFT {
+        let (Some(token), Some(count)) = (self.prompt_token(position), self.prompt_logprobs) else {
             return Ok(None);
-        }
-        Ok(Some(logprobs::of(logits.all(row)?, self.tokens[position], top)))
+        };
+        let told = draws.of(row).and_then(Result::ok).and_then(|drawn| drawn.told);
+        Ok(Some(logprobs::of(token, told, &logits.first_in_rank(row, count)?)))
     }
 
     /// Passes over soft tokens to the next token of the prompt with a log-probability.
@@ -354,14 +450,55 @@ impl Sequence {
         &mut self,
         (logits, row): (&mut StepLogits<'_>, usize),
         limits: &Limits,
-        workspace: &mut Workspace,
+        (draws, workspace): (&mut Draws, &mut Workspace),
         events: &mut Vec<Event>,
     ) -> Result<Option<Finish>, BackendError> {
-        match self.sample(logits, row, workspace) {
-            Ok((token, logprobs)) => Ok(self.take(token, logprobs, limits, events)),
-            Err(Cut::Ends(finish)) => Ok(Some(finish)),
-            Err(Cut::Device(error)) => Err(error),
+        let drawn = match draws.of(row) {
+            Some(drawn) => drawn.map_err(|error| self.broken(error)),
+            None => {
+                let mut draw = draws.take_single(row);
+                let drawn = self.draw_single(logits, &mut draw, workspace)?;
+                draws.give_back(draw);
+                drawn
+            }
+        };
+        let drawn = match drawn {
+            Ok(drawn) => drawn,
+            Err(finish) => return Ok(Some(finish)),
+        };
+        self.stream.advance();
+        let logprobs = match self.logprobs {
+            Some(count) => {
+                let top = logits.first_in_rank(row, count)?;
+                Some(Box::new(logprobs::of(drawn.token, drawn.told, &top)))
+            }
+            None => None,
+        };
+        Ok(self.take(drawn.token, logprobs, limits, events))
+    }
+
+    /// Draws from a row of which nothing was drawn: from the largest logits if they are enough.
+    fn draw_single(
+        &mut self,
+        logits: &mut StepLogits<'_>,
+        draw: &mut Draw,
+        workspace: &mut Workspace,
+    ) -> Result<Result<Drawn, Finish>, BackendError> {
+        let vocabulary = logits.vocabulary();
+        if let Err(finish) = self.write_draw(0, vocabulary, draw) {
+            return Ok(Err(finish));
         }
+        let top = if self.may_take_top() { logits.top(draw.row)? } else { None };
+        if let Some(top) = top {
+            let chosen = self.stream.sample_top(top, vocabulary, draw, workspace);
+            if let Some(chosen) = chosen.transpose() {
+                let drawn = chosen.map(|token| Drawn { token, told: None });
+                return Ok(drawn.map_err(|error| self.broken(error)));
+            }
+            self.needed_all = true;
+        }
+        self.allow_all_but_suppressed(vocabulary, draw);
+        Ok(logits.draw_one(draw)?.map_err(|error| self.broken(error)))
     }
 
     /// Adds a token and reports it. Returns why the sequence ends with it, if it does.
@@ -459,57 +596,23 @@ impl Sequence {
         self.tokens.last() == self.guesses.get(guess)
     }
 
-    fn forbids_stop(&self) -> bool {
-        self.statistics.generated_tokens < self.min_tokens && !self.stop_ids.is_empty()
+    fn forbids_stop(&self, ahead: usize) -> bool {
+        self.statistics.generated_tokens + ahead < self.min_tokens && !self.stop_ids.is_empty()
     }
 
-    fn sample(
+    /// Writes which tokens may come after `ahead` more than are known, if any but suppressed ones
+    /// are excluded; otherwise leaves `allowed` empty.
+    fn restrict(
         &mut self,
-        logits: &mut StepLogits<'_>,
-        row: usize,
-        workspace: &mut Workspace,
-    ) -> Result<(u32, Option<Box<Logprobs>>), Cut> {
-        let mut allowed = std::mem::take(&mut workspace.allowed);
-        let chosen = self.choose((logits, row), &mut allowed, workspace);
-        workspace.allowed = allowed;
-        let token = chosen?;
-        let Some(top) = self.logprobs else { return Ok((token, None)) };
-        Ok((token, Some(Box::new(logprobs::of(logits.all(row)?, token, top)))))
-    }
-
-    /// Chooses a token; `allowed` is memory for the bits of those to choose from.
-    fn choose(
-        &mut self,
-        (logits, row): (&mut StepLogits<'_>, usize),
+        ahead: usize,
+        vocabulary: usize,
         allowed: &mut Vec<u32>,
-        workspace: &mut Workspace,
-    ) -> Result<u32, Cut> {
-        let vocabulary = logits.vocabulary();
-        let is_restricted = self.restrict(vocabulary, allowed).map_err(Cut::Ends)?;
-        let allowed = is_restricted.then_some(&allowed[..]);
-        let choice = Choice { history: &self.tokens, answer: self.prompt, allowed };
-        let top = if self.may_take_top() { logits.top(row)? } else { None };
-        let of_top = match top {
-            Some(top) => self.stream.sample_top(top, vocabulary, choice, workspace),
-            None => Ok(None),
-        };
-        self.needed_all = matches!(of_top, Ok(None));
-        let chosen = match of_top {
-            Ok(Some(token)) => Ok(token),
-            Ok(None) => self.stream.sample(logits.all(row)?, choice, workspace),
-            Err(error) => Err(error),
-        };
-        chosen.map_err(|error| Cut::Ends(self.broken(error)))
-    }
-
-    /// Writes which tokens may be sampled, if any but suppressed ones are excluded. Returns whether
-    /// they are.
-    fn restrict(&mut self, vocabulary: usize, allowed: &mut Vec<u32>) -> Result<bool, Finish> {
-        let forbids_stop = self.forbids_stop();
-        if self.constraint.is_none() && !forbids_stop {
-            return Ok(false);
-        }
+    ) -> Result<(), Finish> {
+        let forbids_stop = self.forbids_stop(ahead);
         allowed.clear();
+        if self.constraint.is_none() && !forbids_stop {
+            return Ok(());
+        }
         let unset = if self.constraint.is_some() { 0 } else { u32::MAX };
         allowed.resize(vocabulary.div_ceil(32), unset);
         if let Some(constraint) = &mut self.constraint
@@ -518,7 +621,15 @@ impl Sequence {
             tracing::warn!(sequence = %self.id, error, "sequence ended");
             return Err(Finish::ConstraintFailed);
         }
-        // Bits beyond the vocabulary allow no token.
+        self.exclude(vocabulary, allowed);
+        if forbids_stop {
+            forbid(allowed, &self.stop_ids);
+        }
+        Ok(())
+    }
+
+    /// Clears the bits of tokens that are never chosen, and those beyond the vocabulary.
+    fn exclude(&self, vocabulary: usize, allowed: &mut [u32]) {
         if let Some(last) = allowed.last_mut().filter(|_| !vocabulary.is_multiple_of(32)) {
             *last &= (1 << (vocabulary % 32)) - 1;
         }
@@ -527,32 +638,14 @@ impl Sequence {
                 *word &= !(1 << (id % 32));
             }
         }
-        if forbids_stop {
-            forbid(allowed, &self.stop_ids);
-        }
-        Ok(true)
     }
 
-    fn broken(&self, error: crate::EngineError) -> Finish {
-        tracing::error!(sequence = %self.id, %error, "sequence ended");
+    fn broken(&self, error: NoToken) -> Finish {
+        tracing::error!(sequence = %self.id, error = %crate::EngineError::from(error), "sequence ended");
         match error {
-            crate::EngineError::NothingAllowed => Finish::ConstraintFailed,
-            _ => Finish::NonFiniteLogits,
+            NoToken::NothingAllowed => Finish::ConstraintFailed,
+            NoToken::NotFinite { .. } => Finish::NonFiniteLogits,
         }
-    }
-}
-
-/// Why there is no next token.
-enum Cut {
-    /// The sequence ends.
-    Ends(Finish),
-    /// The device failed.
-    Device(BackendError),
-}
-
-impl From<BackendError> for Cut {
-    fn from(error: BackendError) -> Self {
-        Self::Device(error)
     }
 }
 

@@ -1,17 +1,21 @@
 //! Runs steps on the device: submits them, waits for them and applies their results.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
+use super::drafting::running;
+use super::draws::Draws;
 use super::flight::{Flight, Landed, Outcome, Times};
 use super::picture_state::Borders;
 use super::place::Place;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish, Update};
-use crate::rows;
+use crate::kv::KvCache;
+use crate::rows::{self, StepLogits};
 use crate::scheduler::Pick;
 use crate::sharing::{Beginning, Sharing};
 
@@ -46,6 +50,7 @@ impl Engine {
             let since = (self.clock)();
             let beginning = self.sharing.as_ref().map(Sharing::begin);
             self.gather();
+            self.begin_constraints();
             let (kv, picks) = (&self.kv, &self.picks);
             let view =
                 |pick: &Pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) };
@@ -56,6 +61,16 @@ impl Engine {
             self.flights.push_back(Flight { step, picks, goal, times });
         }
         Ok(())
+    }
+
+    /// Lets the constraints of the picked sequences find out which tokens may come after the step.
+    fn begin_constraints(&mut self) {
+        let waker = &self.picture_wait.waker;
+        for pick in self.picks.iter().filter(|pick| pick.outputs > 0) {
+            if let Some(sequence) = self.places[pick.slot].running_mut() {
+                sequence.begin_constraint(waker);
+            }
+        }
     }
 
     /// Notes which sequences wait for their constraints.
@@ -218,19 +233,23 @@ impl Engine {
         let takes_states = self.takes_states();
         let states = takes_states.then_some(&mut self.states);
         let mut logits = rows::wait(self.program.as_mut(), step, states)?;
-        note_whole(&self.places, &self.picks, &mut self.whole_rows);
-        logits.fetch(&self.whole_rows)?;
-        let mut outputs = 0..;
-        let mut next = || outputs.next().expect("the rows do not end");
+        draw(&mut self.draws, &self.picks, &mut self.places, &self.kv, &mut logits)?;
+        let mut outputs = 0..usize::MAX;
         self.landings.clear();
         for pick in &self.picks {
             let context = self.kv.length(pick.slot);
-            let sequence =
-                self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            let sequence = running(&mut self.places, pick);
             let before = sequence.statistics.generated_tokens;
             let guessed = sequence.guesses().len();
-            sequence.statistics.drafted_tokens += guessed;
             let length = context + pick.rows - guessed;
+            if sequence.is_late && !sequence.is_cancelled {
+                let rows = (&mut logits, outputs.start);
+                let landed = run_again(&mut self.kv, sequence, pick, rows, &self.draws, events)?;
+                outputs.start += pick.outputs;
+                self.landings.push(landed);
+                continue;
+            }
+            sequence.statistics.drafted_tokens += guessed;
             self.kv.advance(pick.slot, pick.rows - guessed);
             if pick.prefill {
                 events.extend(sequence.progress(length));
@@ -244,27 +263,26 @@ impl Engine {
             };
             let (mut known, mut state) = (Vec::new(), None);
             for row in length + guessed - pick.outputs..length {
-                let output = next();
+                let output = outputs.next().expect("the rows do not end");
                 if !sequence.is_cancelled {
-                    known.extend(sequence.prompt_logprobs(row + 1, &mut logits, output)?);
+                    let at = (&mut logits, output);
+                    known.extend(sequence.prompt_logprobs(row + 1, at, &self.draws)?);
                 }
-                if row + 1 < length {
-                    continue;
-                }
-                if !known.is_empty() {
+                let is_last = row + 1 == length;
+                if is_last && !known.is_empty() {
                     events.push(sequence.report_logprobs(std::mem::take(&mut known)));
                 }
-                if outcome == Outcome::Goes {
-                    let (limits, workspace) = (&self.limits, &mut self.workspace);
+                if is_last && outcome == Outcome::Goes {
+                    let buffers = (&mut self.draws, &mut self.workspace);
                     let row = (&mut logits, output);
-                    let finish = sequence.next_token(row, limits, workspace, events)?;
+                    let finish = sequence.next_token(row, &self.limits, buffers, events)?;
                     outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
                     state = Some(output);
                 }
             }
             let mut confirmed = 0;
             for guess in 0..guessed {
-                let output = next();
+                let output = outputs.next().expect("the rows do not end");
                 // A row after a wrong guess, or after the end, belongs to no text.
                 let is_due = guess == confirmed && outcome == Outcome::Goes;
                 if !is_due || !(self.confirms)(sequence, guess) {
@@ -273,9 +291,9 @@ impl Engine {
                 confirmed += 1;
                 state = Some(output);
                 sequence.statistics.accepted_tokens += 1;
-                let (limits, workspace) = (&self.limits, &mut self.workspace);
+                let buffers = (&mut self.draws, &mut self.workspace);
                 let row = (&mut logits, output);
-                let finish = sequence.next_token(row, limits, workspace, events)?;
+                let finish = sequence.next_token(row, &self.limits, buffers, events)?;
                 outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
             }
             if let Some(row) = state.filter(|_| takes_states) {
@@ -286,8 +304,7 @@ impl Engine {
             self.kv.advance(pick.slot, confirmed);
             self.kv.overwrite(pick.slot, guessed - confirmed);
             let sampled = sequence.statistics.generated_tokens - before;
-            let landed = Landed { outcome, context, sampled, guessed, confirmed, origin };
-            self.landings.push(landed);
+            self.landings.push(Landed { outcome, context, sampled, guessed, confirmed, origin });
         }
         Ok(())
     }
@@ -307,8 +324,7 @@ impl Engine {
             let first = self.kv.length(pick.slot);
             let length = first + pick.rows;
             self.kv.advance(pick.slot, pick.rows);
-            let sequence =
-                self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            let sequence = running(&mut self.places, pick);
             for position in first..length {
                 let state = states.next().ok_or_else(too_few)?;
                 if let Some(pool) = &mut sequence.pool {
@@ -337,8 +353,7 @@ impl Engine {
         let mut bytes = self.traffic.weights(goal, has_outputs);
         for (pick, landed) in self.picks.iter().zip(&self.landings) {
             bytes += self.traffic.cache(pick.rows, landed.context);
-            let sequence =
-                self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            let sequence = running(&mut self.places, pick);
             if pick.prefill {
                 let range = landed.context..landed.context + pick.rows;
                 let pictures = sequence.pictures_in(range);
@@ -387,7 +402,7 @@ impl Engine {
         for at in 0..self.picks.len() {
             let slot = self.picks[at].slot;
             match self.landings[at].outcome {
-                Outcome::Goes => self.scheduler.resume(slot),
+                Outcome::Goes | Outcome::Late => self.scheduler.resume(slot),
                 Outcome::Filled => {
                     let sequence = self.end(slot, true);
                     events.push(sequence.finished(Finish::Length));
@@ -420,18 +435,57 @@ impl Engine {
     }
 }
 
-/// Fills `rows` with the output rows of a step of which all logits are needed.
-fn note_whole(places: &[Place], picks: &[Pick], rows: &mut Vec<u32>) {
-    rows.clear();
-    let mut outputs = 0..;
+/// How long the texts of a step wait for the constraints of others.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// Draws from the rows of a step that has run, as far as their largest logits are not enough, and
+/// notes which sequences cannot draw yet.
+fn draw(
+    draws: &mut Draws,
+    picks: &[Pick],
+    places: &mut [Place],
+    kv: &KvCache,
+    logits: &mut StepLogits<'_>,
+) -> Result<(), BackendError> {
+    let of_logits = (logits.vocabulary(), logits.finds_top());
+    draws.begin(picks.iter().map(|pick| pick.outputs).sum());
+    let until = Instant::now() + PATIENCE;
+    let mut output = 0;
     for pick in picks {
-        let own = outputs.by_ref().take(pick.outputs);
-        if places[pick.slot].running().is_some_and(Sequence::needs_all) {
-            rows.extend(own);
-        } else {
-            own.for_each(drop);
+        let first = output;
+        output += pick.outputs;
+        let end = kv.length(pick.slot) + pick.rows;
+        let Some(sequence) = places[pick.slot].running_mut() else { continue };
+        if !sequence.is_cancelled {
+            sequence.ask_draws(end - pick.outputs..end, first, of_logits, until, draws);
         }
     }
+    draws.draw(logits)
+}
+
+/// Lets a sequence run its last known row again, and guess again. `logits` has the sequence's first
+/// output row.
+fn run_again(
+    kv: &mut KvCache,
+    sequence: &mut Sequence,
+    pick: &Pick,
+    (logits, first): (&mut StepLogits<'_>, usize),
+    draws: &Draws,
+    events: &mut Vec<Event>,
+) -> Result<Landed, BackendError> {
+    let (context, guessed) = (kv.length(pick.slot), sequence.guesses().len());
+    let end = context + pick.rows;
+    kv.advance(pick.slot, pick.rows - guessed - 1);
+    kv.overwrite(pick.slot, 1 + guessed);
+    let mut logprobs = Vec::new();
+    for (row, output) in (end - pick.outputs..end - guessed - 1).zip(first..) {
+        logprobs.extend(sequence.prompt_logprobs(row + 1, (&mut *logits, output), draws)?);
+    }
+    if !logprobs.is_empty() {
+        events.push(sequence.report_logprobs(logprobs));
+    }
+    sequence.drop_guesses();
+    Ok(Landed::without_tokens(Outcome::Late, context))
 }
 
 fn too_few() -> BackendError {

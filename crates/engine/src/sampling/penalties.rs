@@ -1,13 +1,13 @@
 //! Changes to logits that depend on the request and on the earlier tokens.
 
+use std::collections::HashMap;
+use std::ops::Range;
+
+use trine_backend::sampling::Change;
+
 use super::params::SamplingParams;
-use super::select::Candidate;
 
-/// Returns whether [`apply`] changes anything.
-pub(super) fn change(params: &SamplingParams) -> bool {
-    !params.logit_bias.is_empty() || penalise(params)
-}
-
+/// Returns whether [`Occurrences`] change anything.
 fn penalise(params: &SamplingParams) -> bool {
     let neutral = params.repetition_penalty == 1.0
         && params.presence_penalty == 0.0
@@ -15,7 +15,7 @@ fn penalise(params: &SamplingParams) -> bool {
     !neutral && (params.penalises_answer || params.penalty_window > 0)
 }
 
-/// Returns whether [`apply`] may make a logit larger.
+/// Returns whether biases and penalties may make a logit larger.
 pub(super) fn raise(params: &SamplingParams) -> bool {
     let is_less = params.repetition_penalty >= 1.0
         && params.presence_penalty >= 0.0
@@ -23,123 +23,184 @@ pub(super) fn raise(params: &SamplingParams) -> bool {
     params.logit_bias.iter().any(|&(_, bias)| bias > 0.0) || penalise(params) && !is_less
 }
 
-/// Applies bias, repetition penalty, presence and frequency penalty, in this order. Ids beyond the
-/// logits are ignored. The answer begins in `history` at `answer`. `counts` is zero before and
-/// after, and grows to the number of logits if it is shorter.
-pub(super) fn apply(
-    params: &SamplingParams,
-    logits: &mut [f32],
-    (history, answer): (&[u32], usize),
-    counts: &mut Vec<u32>,
-) {
-    for &(id, bias) in &params.logit_bias {
-        if let Some(logit) = logits.get_mut(id as usize) {
-            *logit += bias;
+/// Returns what positive logits and others of repeated tokens are multiplied by.
+pub(super) fn factors(params: &SamplingParams) -> [f32; 2] {
+    [1.0 / params.repetition_penalty, params.repetition_penalty]
+}
+
+/// Returns the sum of the biases of each token that has some, in order of the tokens.
+pub(super) fn biases(params: &SamplingParams) -> Vec<(u32, f32)> {
+    let mut biases = params.logit_bias.clone();
+    // The sort is stable: biases of a token are added in their order.
+    biases.sort_by_key(|&(token, _)| token);
+    biases.dedup_by(|next, kept| {
+        let is_same = next.0 == kept.0;
+        if is_same {
+            kept.1 += next.1;
         }
-    }
-    if !penalise(params) {
-        return;
-    }
-    if counts.len() < logits.len() {
-        counts.resize(logits.len(), 0);
-    }
-    let (repeated, counted) = penalised(params, history, answer);
-    if params.repetition_penalty != 1.0 {
-        each(repeated, logits, counts, |logit, _| repeat(params, logit));
-    }
-    each(counted, logits, counts, |logit, count| occur(params, logit, count));
+        is_same
+    });
+    biases
 }
 
-/// Does the same as [`apply`] to the logits that `candidates` have. `counts` grows as long as their
-/// ids ask for.
-pub(super) fn lower(
-    params: &SamplingParams,
-    candidates: &mut [Candidate],
-    (history, answer): (&[u32], usize),
-    counts: &mut Vec<u32>,
-) {
-    if !change(params) {
-        return;
-    }
-    let most = candidates.iter().map(|candidate| candidate.id as usize + 1).max().unwrap_or(0);
-    if counts.len() < most {
-        counts.resize(most, 0);
-    }
-    // Places of candidates, from 1 on.
-    for (candidate, place) in candidates.iter().zip(1..) {
-        counts[candidate.id as usize] = place;
-    }
-    let place = |id: u32| {
-        let place = counts.get(id as usize).copied().unwrap_or(0) as usize;
-        place.checked_sub(1)
-    };
-    for &(id, bias) in &params.logit_bias {
-        if let Some(at) = place(id) {
-            candidates[at].value += bias;
+/// How often tokens occur where the penalties of a sequence count. It follows the sequence: a token
+/// costs the same after few as after many.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Occurrences {
+    /// In no particular order.
+    entries: Vec<Occurrence>,
+    /// The index in the entries by token.
+    places: HashMap<u32, usize>,
+    /// Where the repetition penalty counts, and where the others do.
+    ranges: [Range<usize>; 2],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Occurrence {
+    token: u32,
+    /// How often it occurs in each range.
+    counts: [u32; 2],
+}
+
+impl Occurrences {
+    /// Counts for the token after the first `length` of `tokens`, of which an answer begins at
+    /// `answer`. All tokens that were counted before are the same.
+    pub(crate) fn follow(
+        &mut self,
+        params: &SamplingParams,
+        tokens: &[u32],
+        length: usize,
+        answer: usize,
+    ) {
+        if !penalise(params) {
+            return;
         }
-    }
-    if penalise(params) {
-        let (repeated, counted) = penalised(params, history, answer);
-        let mut times = vec![0_u32; candidates.len()];
-        if params.repetition_penalty != 1.0 {
-            repeated.iter().filter_map(|&id| place(id)).for_each(|at| times[at] = 1);
-            for (candidate, times) in candidates.iter_mut().zip(&mut times) {
-                if std::mem::take(times) > 0 {
-                    repeat(params, &mut candidate.value);
-                }
-            }
-        }
-        counted.iter().filter_map(|&id| place(id)).for_each(|at| times[at] += 1);
-        for (candidate, &times) in candidates.iter_mut().zip(&times) {
-            if times > 0 {
-                occur(params, &mut candidate.value, times);
-            }
-        }
-    }
-    candidates.iter().for_each(|candidate| counts[candidate.id as usize] = 0);
-}
-
-/// Returns the tokens for the repetition penalty, and those that the other penalties count.
-fn penalised<'a>(
-    params: &SamplingParams,
-    history: &'a [u32],
-    answer: usize,
-) -> (&'a [u32], &'a [u32]) {
-    if params.penalises_answer {
-        return (history, &history[answer.min(history.len())..]);
-    }
-    let window = &history[history.len().saturating_sub(params.penalty_window)..];
-    (window, window)
-}
-
-/// Applies the repetition penalty to the logit of a token that occurs.
-fn repeat(params: &SamplingParams, logit: &mut f32) {
-    if *logit > 0.0 {
-        *logit /= params.repetition_penalty;
-    } else {
-        *logit *= params.repetition_penalty;
-    }
-}
-
-/// Applies presence and frequency penalty to the logit of a token that occurs `count` times.
-fn occur(params: &SamplingParams, logit: &mut f32, count: u32) {
-    *logit -= params.presence_penalty + count as f32 * params.frequency_penalty;
-}
-
-/// Calls `change` for the logit of each token that occurs, with the number of its occurrences.
-fn each(
-    tokens: &[u32],
-    logits: &mut [f32],
-    counts: &mut [u32],
-    mut change: impl FnMut(&mut f32, u32),
-) {
-    let known = || tokens.iter().map(|&id| id as usize).filter(|&id| id < logits.len());
-    known().for_each(|id| counts[id] += 1);
-    for id in tokens.iter().map(|&id| id as usize) {
-        // The first occurrence takes the whole count; clearing it skips the others.
-        let Some(count) = counts.get_mut(id).map(std::mem::take).filter(|&count| count > 0) else {
-            continue;
+        let window = length.saturating_sub(params.penalty_window)..length;
+        let wanted = match params.penalises_answer {
+            true => [0..length, answer.min(length)..length],
+            false => [window.clone(), window],
         };
-        change(&mut logits[id], count);
+        for (kind, wanted) in wanted.into_iter().enumerate() {
+            let counted = std::mem::replace(&mut self.ranges[kind], wanted.clone());
+            without(&wanted, &counted).for_each(|at| self.count(tokens[at], kind, true));
+            without(&counted, &wanted).for_each(|at| self.count(tokens[at], kind, false));
+        }
+    }
+
+    /// Counts a token once more, or once less.
+    fn count(&mut self, token: u32, kind: usize, is_more: bool) {
+        let Self { entries, places, .. } = self;
+        let place = *places.entry(token).or_insert_with(|| {
+            entries.push(Occurrence { token, counts: [0; 2] });
+            entries.len() - 1
+        });
+        let counts = &mut entries[place].counts;
+        if is_more {
+            counts[kind] += 1;
+            return;
+        }
+        counts[kind] -= 1;
+        if *counts == [0; 2] {
+            places.remove(&token);
+            entries.swap_remove(place);
+            if let Some(moved) = entries.get(place) {
+                places.insert(moved.token, place);
+            }
+        }
+    }
+
+    /// Appends the changes to logits, one for each token that has some. `biases` are those of
+    /// [`biases`].
+    pub(super) fn changes(
+        &self,
+        params: &SamplingParams,
+        biases: &[(u32, f32)],
+        changes: &mut Vec<Change>,
+    ) {
+        let bias = |token: u32| {
+            let found = biases.binary_search_by_key(&token, |&(token, _)| token);
+            found.map_or(0.0, |at| biases[at].1)
+        };
+        changes.extend(self.entries.iter().map(|&Occurrence { token, counts: [all, counted] }| {
+            let less = params.presence_penalty + counted as f32 * params.frequency_penalty;
+            Change {
+                token,
+                bias: bias(token),
+                is_repeated: all > 0 && params.repetition_penalty != 1.0,
+                less: if counted > 0 { less } else { 0.0 },
+            }
+        }));
+        let others = biases.iter().filter(|(token, _)| !self.places.contains_key(token));
+        changes.extend(others.map(|&(token, bias)| Change {
+            token,
+            bias,
+            is_repeated: false,
+            less: 0.0,
+        }));
+    }
+}
+
+/// Returns what is in a range and not in another one.
+fn without(range: &Range<usize>, other: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
+    let before = range.start..range.end.min(other.start.max(range.start));
+    let after = range.start.max(other.end.min(range.end)).max(before.end)..range.end;
+    before.chain(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_a_range_and_not_in_another_one() {
+        for [a, b, c, d] in (0..625).map(|n| [n / 125 % 5, n / 25 % 5, n / 5 % 5, n % 5]) {
+            let (range, other) = (a..b.max(a), c..d.max(c));
+            let expected: Vec<usize> = range.clone().filter(|at| !other.contains(at)).collect();
+            assert_eq!(
+                without(&range, &other).collect::<Vec<_>>(),
+                expected,
+                "{range:?} {other:?}"
+            );
+        }
+    }
+
+    /// Forward and back, counts are those of the ranges.
+    #[test]
+    fn occurrences_follow_a_sequence() {
+        let tokens: Vec<u32> = (0..200_u32).map(|at| at * at % 17).collect();
+        let base = SamplingParams {
+            presence_penalty: 0.5,
+            frequency_penalty: 0.25,
+            repetition_penalty: 1.5,
+            ..SamplingParams::greedy()
+        };
+        for (penalises_answer, penalty_window) in [(true, 0), (false, 64), (false, 1), (false, 500)]
+        {
+            let params = SamplingParams { penalises_answer, penalty_window, ..base.clone() };
+            let mut occurrences = Occurrences::default();
+            for length in [10, 11, 80, 79, 83, 200, 190, 60, 5, 100] {
+                occurrences.follow(&params, &tokens, length, 20);
+                let (all, counted) = match penalises_answer {
+                    true => (&tokens[..length], &tokens[20.min(length)..length]),
+                    false => {
+                        let window = &tokens[length.saturating_sub(penalty_window)..length];
+                        (window, window)
+                    }
+                };
+                let mut changes = Vec::new();
+                occurrences.changes(&params, &[(3, 1.0), (100, 2.0)], &mut changes);
+                changes.sort_by_key(|change| change.token);
+                let of = |list: &[u32], token| list.iter().filter(|&&own| own == token).count();
+                let expected = (0..=100).filter_map(|token| {
+                    let bias =
+                        [0.0, 1.0, 2.0][usize::from(token == 3) + 2 * usize::from(token == 100)];
+                    let (all, counted) = (of(all, token), of(counted, token));
+                    let less = if counted > 0 { 0.5 + 0.25 * counted as f32 } else { 0.0 };
+                    let change = Change { token, bias, is_repeated: all > 0, less };
+                    (all > 0 || bias > 0.0).then_some(change)
+                });
+                assert_eq!(changes, expected.collect::<Vec<_>>(), "{length}");
+            }
+        }
     }
 }

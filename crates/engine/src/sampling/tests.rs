@@ -90,6 +90,24 @@ fn assert_distribution(params: SamplingParams, logits: &[f32], history: &[u32]) 
     assert_eq!(counts.iter().sum::<usize>(), 0, "a token was drawn that is not kept");
 }
 
+/// Returns a draw after a history in which the answer begins at an index, from allowed tokens.
+fn asked(stream: &Stream, (history, answer): (&[u32], usize), allowed: &[u32]) -> Draw {
+    let mut occurrences = Occurrences::default();
+    stream.follow(&mut occurrences, history, history.len(), answer);
+    let mut draw = Draw { allowed: allowed.to_vec(), ..Draw::default() };
+    stream.write(0, &occurrences, &mut draw);
+    draw
+}
+
+/// Returns the bits of all tokens but those that are suppressed.
+fn unsuppressed(params: &SamplingParams, vocabulary: usize) -> Vec<u32> {
+    let mut words = vec![0_u32; vocabulary.div_ceil(32)];
+    for id in (0..vocabulary as u32).filter(|id| params.suppressed.binary_search(id).is_err()) {
+        words[id as usize / 32] |= 1 << (id % 32);
+    }
+    words
+}
+
 fn wavy(count: usize) -> Vec<f32> {
     (0..count).map(|id| 3.0 * ((id * 7919 % 101) as f32 / 50.0 - 1.0)).collect()
 }
@@ -288,13 +306,18 @@ fn penalties_of_an_answer_count_all_of_it_and_nothing_of_the_prompt() {
     };
     // Token 0 is in the prompt, 1 twice in the answer, 2 in both, 3 in neither.
     let (history, answer) = ([0, 0, 2, 1, 2, 1], 3);
-    let mut logits = [8.0; 4];
-    penalties::apply(&params, &mut logits, (&history, answer), &mut Vec::new());
-    assert_eq!(logits, [4.0, 2.0, 2.5, 8.0]);
+    let changed = |params: &SamplingParams| {
+        let draw = asked(&Stream::new(params.clone()), (&history, answer), &[]);
+        let mut logits = [8.0; 4];
+        for change in draw.changes {
+            let logit = &mut logits[change.token as usize];
+            *logit = change.apply(*logit, draw.rule.factors);
+        }
+        logits
+    };
+    assert_eq!(changed(&params), [4.0, 2.0, 2.5, 8.0]);
     let window = SamplingParams { penalises_answer: false, ..params };
-    let mut logits = [8.0; 4];
-    penalties::apply(&window, &mut logits, (&history, answer), &mut Vec::new());
-    assert_eq!(logits, [8.0, 2.5, 8.0, 8.0]);
+    assert_eq!(changed(&window), [8.0, 2.5, 8.0, 8.0]);
 }
 
 /// From the largest logits the same token is chosen as from all that are allowed.
@@ -321,17 +344,20 @@ fn suppressed_tokens_are_left_out_of_the_largest() {
             suppressed: suppressed.clone().into(),
             ..SamplingParams::greedy()
         };
-        let [mut of_top, mut of_all, mut of_set] = [(); 3].map(|()| Stream::new(params.clone()));
-        let mut all_of_top = Stream::new(SamplingParams { top_k: TOP, ..params });
-        let set = Choice { allowed: Some(&allowed), ..FREE };
-        let short = all_of_top.sample_top(&top, 400, FREE, &mut workspace).unwrap();
+        let mut stream = Stream::new(params.clone());
+        let all_of_top = Stream::new(SamplingParams { top_k: TOP, ..params });
+        let free = asked(&stream, (&[], 0), &[]);
+        let short = all_of_top.sample_top(&top, 400, &free, &mut workspace).unwrap();
         assert_eq!(short.is_some(), temperature == 0.0);
         for _ in 0..50 {
-            let expected = of_all.sample(&logits, FREE, &mut workspace).unwrap();
-            let found = of_top.sample_top(&top, 400, FREE, &mut workspace).unwrap();
-            assert_eq!(found, Some(expected));
-            assert_eq!(of_set.sample(&logits, set, &mut workspace).unwrap(), expected);
+            let draw = asked(&stream, (&[], 0), &allowed);
+            let expected = sampling::draw(&logits, &draw).unwrap().token;
             assert!(!suppressed.contains(&expected));
+            for draw in [draw, asked(&stream, (&[], 0), &[])] {
+                let found = stream.sample_top(&top, 400, &draw, &mut workspace).unwrap();
+                assert_eq!(found, Some(expected));
+            }
+            stream.advance();
         }
     }
 }
@@ -374,25 +400,6 @@ fn hostile_parameters_are_refused_by_name() {
     hostile("logit_bias", SamplingParams { logit_bias: vec![(0, 1.0); 1_000_000], ..base });
 }
 
-/// No buffer grows after the first token.
-#[test]
-fn a_workspace_for_the_vocabulary_does_not_grow() {
-    let mut workspace = Workspace::new(500);
-    let sizes = |workspace: &Workspace| {
-        (workspace.logits.capacity(), workspace.candidates.capacity(), workspace.counts.capacity())
-    };
-    let before = sizes(&workspace);
-    let base = SamplingParams { repetition_penalty: 1.1, ..plain(1.0, 4) };
-    for top_k in [0, 1, 64, 300, 499, 500, 1000] {
-        let mut stream = Stream::new(SamplingParams { top_k, top_p: 0.9, ..base.clone() });
-        stream
-            .sample(&wavy(500), Choice { history: &[1, 2, 3], answer: 1, ..FREE }, &mut workspace)
-            .unwrap();
-    }
-    assert_eq!(sizes(&workspace), before);
-    assert!(workspace.counts.iter().all(|&count| count == 0));
-}
-
 proptest! {
     /// Exactly the tokens that the definition keeps can be drawn. The choice of logits (multiples
     /// of 1/8) and shares avoids values so close to a border that rounding could move them across.
@@ -413,35 +420,6 @@ proptest! {
             let token = sampler.sample(&mut logits.clone(), &[]).unwrap();
             prop_assert!(kept.iter().any(|&(id, _)| id == token), "{token} of {kept:?}");
         }
-    }
-
-    /// Partial selection and full sort keep the same tokens.
-    #[test]
-    fn selections_equal_a_sort(steps in prop::collection::vec(-30_i32..30, 1..400), k in 1_usize..420, share in 0.0_f32..1.0) {
-        let logits: Vec<f32> = steps.iter().map(|&step| step as f32 / 4.0).collect();
-        let mut sorted: Vec<u32> = (0..logits.len() as u32).collect();
-        sorted.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
-        sorted.truncate(k);
-        let mut candidates = Vec::new();
-        select::top_k(&logits, k, &mut candidates);
-        let ids = |candidates: &[Candidate]| {
-            let mut ids: Vec<u32> = candidates.iter().map(|candidate| candidate.id).collect();
-            ids.sort_unstable();
-            ids
-        };
-        let sorted_ids = |count: usize| { let mut ids = sorted[..count].to_vec(); ids.sort_unstable(); ids };
-        prop_assert_eq!(ids(&candidates), sorted_ids(k.min(logits.len())));
-
-        select::exponents(&mut candidates, logits[sorted[0] as usize], 1.0);
-        let kept = select::keep_likely(&mut candidates, share, 0.0);
-        prop_assert_eq!(ids(&candidates[..kept]), sorted_ids(kept));
-        let weight = |count: usize| -> f64 {
-            let best = logits[sorted[0] as usize];
-            sorted[..count].iter().map(|&id| f64::from((logits[id as usize] - best).exp())).sum()
-        };
-        let goal = f64::from(share) * weight(sorted.len());
-        prop_assert!(weight(kept) >= goal * (1.0 - 1e-6));
-        prop_assert!(kept == 1 || weight(kept - 1) < goal * (1.0 + 1e-6));
     }
 
     /// Compares bias and penalties with their definition, one token at a time.
@@ -495,9 +473,6 @@ fn top_of(logits: &[f32]) -> Vec<TopLogit> {
     top
 }
 
-/// A choice among all tokens after nothing.
-const FREE: Choice<'_> = Choice { history: &[], answer: 0, allowed: None };
-
 /// Whatever is asked of a row: its largest logits give the token that all give, or say that they
 /// are not enough. The random numbers stay in step.
 #[test]
@@ -527,9 +502,8 @@ fn the_largest_logits_give_the_token_that_all_give() {
                     }
                     _ => {}
                 }
-                let mut all = Stream::new(params.clone());
-                assert!(all.may_take_top());
-                let mut top = all.clone();
+                let mut stream = Stream::new(params.clone());
+                assert!(stream.may_take_top());
                 let mut workspace = Workspace::new(vocabulary);
                 for _ in 0..6 {
                     // There are few distinct values, so that some are equal.
@@ -547,23 +521,22 @@ fn the_largest_logits_give_the_token_that_all_give() {
                     }
                     let last = vocabulary as u32 - 1;
                     words[last as usize / 32] |= 1 << (last % 32);
-                    let allowed = (kind >= 4).then_some(&words[..]);
-                    let choice = Choice { history: &history, answer: 20, allowed };
-                    let expected = all.sample(&logits, choice, &mut workspace).unwrap();
+                    if kind < 4 {
+                        words = unsuppressed(&params, vocabulary);
+                    }
+                    let all = asked(&stream, (&history, 20), &words);
+                    let expected = sampling::draw(&logits, &all).unwrap().token;
+                    let draw = if kind < 4 { asked(&stream, (&history, 20), &[]) } else { all };
                     let largest = top_of(&logits);
-                    let found =
-                        top.sample_top(&largest, vocabulary, choice, &mut workspace).unwrap();
-                    match found {
+                    let found = stream.sample_top(&largest, vocabulary, &draw, &mut workspace);
+                    stream.advance();
+                    match found.unwrap() {
                         Some(found) => {
-                            assert_eq!(found, expected, "{vocabulary} {params:?} {allowed:?}");
+                            assert_eq!(found, expected, "{vocabulary} {params:?} {words:?}");
                             given += 1;
                         }
                         None => {
                             assert!(vocabulary > TOP, "a whole row is enough");
-                            assert_eq!(
-                                top.sample(&logits, choice, &mut workspace).unwrap(),
-                                expected
-                            );
                             short += 1;
                         }
                     }
@@ -591,20 +564,20 @@ fn not_every_stream_takes_the_largest_logits() {
     let broken = [TopLogit { logit: 1.0, token: 3 }, TopLogit { logit: f32::NAN, token: 5 }];
     let mut workspace = Workspace::new(8);
     // Also where the token is not allowed.
-    for allowed in [None, Some(&[1 << 3][..])] {
-        let choice = Choice { allowed, ..FREE };
-        let error = Stream::new(greedy.clone()).sample_top(&broken, 8, choice, &mut workspace);
-        let error = error.unwrap_err();
-        assert!(matches!(error, EngineError::NonFiniteLogits { id: 5, .. }), "{error}");
+    let stream = Stream::new(greedy.clone());
+    for allowed in [vec![], vec![1 << 3]] {
+        let draw = asked(&stream, (&[], 0), &allowed);
+        let error = stream.sample_top(&broken, 8, &draw, &mut workspace).unwrap_err();
+        assert!(matches!(error, NoToken::NotFinite { token: 5, .. }), "{error}");
     }
     // The one token that is allowed is there, though a penalty puts it below the others.
-    let lowering = SamplingParams { repetition_penalty: 2.0, ..greedy.clone() };
+    let lowering = Stream::new(SamplingParams { repetition_penalty: 2.0, ..greedy });
     let top = [TopLogit { logit: 1.0, token: 3 }, TopLogit { logit: 0.9, token: 4 }];
-    let choice = Choice { history: &[3], answer: 0, allowed: Some(&[1 << 3]) };
-    let found = Stream::new(lowering).sample_top(&top, 8, choice, &mut workspace).unwrap();
+    let draw = asked(&lowering, (&[3], 0), &[1 << 3]);
+    let found = lowering.sample_top(&top, 8, &draw, &mut workspace).unwrap();
     assert_eq!(found, Some(3));
     let sound = [TopLogit { logit: 1.0, token: 3 }];
-    let choice = Choice { allowed: Some(&[0]), ..FREE };
-    let error = Stream::new(greedy).sample_top(&sound, 8, choice, &mut workspace).unwrap_err();
-    assert!(matches!(error, EngineError::NothingAllowed), "{error}");
+    let draw = asked(&stream, (&[], 0), &[0]);
+    let error = stream.sample_top(&sound, 8, &draw, &mut workspace).unwrap_err();
+    assert_eq!(error, NoToken::NothingAllowed);
 }

@@ -42,8 +42,9 @@ pub(crate) struct Script {
     script: Vec<u32>,
     controls: Arc<Controls>,
     logits: Vec<f32>,
-    /// The first and the last position of each slot's present answer, and its last token.
-    answers: HashMap<u32, (usize, usize, u32)>,
+    /// The first and the last position of each slot's present answer, the last row's input, and its
+    /// token.
+    answers: HashMap<u32, (usize, usize, u32, u32)>,
 }
 
 impl Script {
@@ -109,14 +110,16 @@ impl Script {
     }
 
     /// The token after a position, whose own token is `input`: an answer begins where the slot's
-    /// last one does not go on.
+    /// last one does not go on, and its last row is not run again.
     fn token(&mut self, slot: u32, position: usize, input: u32) -> u32 {
         let reply = self.controls.reply.lock().unwrap();
         // After its end an answer goes on only where a grammar or a client ignores the end: the
         // position after it may also be that of the next prompt's last token.
         let is_free = reply.is_none();
-        let goes_on = |&(first, last, token): &(usize, usize, u32)| {
-            (position == last + 1 && (is_free || token == input || !ENDS.contains(&token)))
+        let goes_on = |&(first, last, of_last, token): &(usize, usize, u32, u32)| {
+            let is_next = position == last + 1;
+            let is_again = position == last && input == of_last;
+            (is_again || is_next && (is_free || token == input || !ENDS.contains(&token)))
                 .then_some(first)
         };
         let first = self.answers.get(&slot).and_then(goes_on).unwrap_or(position);
@@ -124,7 +127,7 @@ impl Script {
             Some(reply) => reply[(position - first).min(reply.len() - 1)],
             None => self.script[position % self.script.len()],
         };
-        self.answers.insert(slot, (first, position, token));
+        self.answers.insert(slot, (first, position, input, token));
         token
     }
 }

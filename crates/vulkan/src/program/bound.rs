@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use rayon::prelude::*;
+use trine_backend::sampling::{Draw, Drawn, NoToken};
 use trine_backend::{Aside, BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
 use trine_model::{BufferId, Input, Model, Plan, Rows, Source};
 
@@ -22,6 +23,7 @@ use super::lowered::{Lowered, Plans};
 use super::passes::PassKey;
 use super::refusals;
 use super::ropes::Ropes;
+use super::sampler::Sampler;
 use super::selection::Selection;
 use super::series::{SeriesRuns, runs_series};
 use super::top_memory::{TopMemory, top_launch};
@@ -78,6 +80,8 @@ pub(super) struct Bound {
     /// The rows of each of the Plan's outputs, for the host.
     outputs: Vec<Buffer>,
     pub(super) top: TopMemory,
+    /// `None` if the host chooses tokens.
+    sampler: Option<Sampler>,
     /// `None` if the Program runs no series.
     pub(super) series: Option<SeriesRuns>,
     /// What is between device, host and partner, if there is a partner.
@@ -233,6 +237,7 @@ impl Binding<'_> {
         };
         let outputs = self.plan.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         let top = TopMemory::new(gpu, width.outputs)?;
+        let sampler = Sampler::new(gpu, self.plan, width.outputs)?;
         let lent = self.lent.map(|lent| LoanBytes::of(lent, width.tokens));
         let loans = lent.or_else(|| LoanBytes::of_aside(self.plan, width));
         let loans = loans.map(|bytes| Loans::new(gpu, bytes)).transpose()?;
@@ -250,6 +255,7 @@ impl Binding<'_> {
                 .chain(inputs.buffers())
                 .chain(&outputs)
                 .chain(top.buffers())
+                .chain(sampler.iter().flat_map(Sampler::buffers))
                 .map(Buffer::bytes)
                 .chain(loans.iter().map(Loans::bytes))
                 .sum(),
@@ -270,6 +276,7 @@ impl Binding<'_> {
             inputs,
             outputs,
             top,
+            sampler,
             loans,
             passes: Vec::new(),
             memory,
@@ -652,6 +659,24 @@ impl Bound {
             Copy { from: from.part(start, bytes), to: to.part(start, bytes), bytes }
         });
         Recording::record(&self.gpu, &[], &copies.collect::<Vec<_>>(), &[])?.run("fetching logits")
+    }
+
+    /// Draws from rows of an output of the pass that ran last, and appends what was drawn. Returns
+    /// whether it has: otherwise the host has to.
+    pub(super) fn draw(
+        &mut self,
+        (pass, index): (usize, usize),
+        vocabulary: usize,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<bool, GpuError> {
+        let sampler = self.sampler.as_mut().filter(|own| own.vocabulary() == vocabulary);
+        let Some(sampler) = sampler else { return Ok(false) };
+        let fetch = self.passes[pass].fetch[index].as_ref();
+        let logits =
+            fetch.map_or_else(|| self.outputs[index].address(), |copy| copy.from.address());
+        sampler.draw(logits, draws, drawn)?;
+        Ok(true)
     }
 
     /// Returns values of an output that were fetched.

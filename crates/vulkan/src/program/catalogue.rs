@@ -15,6 +15,7 @@ use super::graph::{Graph, Node, Work};
 use super::lowered::{Lowered, Plans};
 use super::passes::PassKey;
 use super::ropes::Ropes;
+use super::sampler::sample_launch;
 use super::selection::Selection;
 use super::series::choose_launch;
 use super::top_memory::top_launch;
@@ -204,6 +205,9 @@ pub(super) fn catalogue(
             catalogue.add(key, false, Some(LaunchFacts::beside(lowered.key, dispatch)));
         }
     }
+    let sample = sample_launch(plans.plan, plans.options.width.outputs, [places.nothing; 3]);
+    sample.map(|launch| launch.dispatches(&device)).transpose()?;
+    device.take().into_iter().for_each(|key| catalogue.add(key, false, None));
     let changing = FrameLayout::new(plans.options).changing(NOWHERE);
     for goal in 0..plans.plan.goals() {
         let spans = [places.nothing; 2];

@@ -12,6 +12,7 @@ use super::graph::{Graph, allocated};
 use super::loans::{LoanBytes, lent_keys};
 use super::lower::lower_lent;
 use super::passes::{Attended, PassKey};
+use super::sampler::sampler_bytes;
 use super::selection::Selection;
 use super::top_memory::top_bytes;
 use crate::capabilities::Capabilities;
@@ -89,6 +90,7 @@ fn scratch(
     let frame = FrameLayout::new(options).bytes as u64;
     let parts =
         host.chain([passes, selection.split_bytes(), frame, chains]).chain(top_bytes(outputs));
+    let parts = parts.chain(sampler_bytes(plan, outputs).into_iter().filter(|bytes| *bytes > 0));
     let parts = parts.chain(loans.into_iter().filter(|bytes| *bytes > 0));
     parts.map(|bytes| blocks_bytes(bytes, &[bytes])).sum()
 }

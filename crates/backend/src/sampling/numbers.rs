@@ -13,7 +13,7 @@
 use std::f64::consts::LOG2_E;
 
 /// The exponent of the least weight, 1. Tokens below it are never drawn.
-pub(super) const LEAST: f32 = -40.0;
+pub const LEAST: f32 = -40.0;
 
 /// 2^f for f in [0, 1], by powers of f; 1 at 0 and 2 at 1.
 #[expect(clippy::approx_constant, reason = "fitted with the other powers")]
@@ -54,12 +54,12 @@ fn polynomial<const N: usize>(powers: &[f32; N], x: f32) -> f32 {
 
 /// Returns the factor from logits to exponents of 2 at a temperature above 0. Below 1e-18 all
 /// temperatures are the same.
-pub(super) fn scale(temperature: f32) -> f32 {
+pub fn scale(temperature: f32) -> f32 {
     (LOG2_E / f64::from(temperature)).min((1_u64 << 60) as f64) as f32
 }
 
 /// Returns the exponent of 2 of a token's weight, at most 0, from its logit and the largest one.
-pub(super) fn exponent(logit: f32, largest: f32, scale: f32) -> f32 {
+pub fn exponent(logit: f32, largest: f32, scale: f32) -> f32 {
     let exponent = (logit - largest) * scale;
     // Its own rounding is larger where the difference is not zero.
     if exponent > -f32::EPSILON * f32::EPSILON { 0.0 } else { exponent }
@@ -67,7 +67,7 @@ pub(super) fn exponent(logit: f32, largest: f32, scale: f32) -> f32 {
 
 /// Returns the weight of a token from an exponent that is not below [`LEAST`]: 2^40 for 0, the
 /// exponent of the most likely token. Sums of 2^23 weights fit.
-pub(super) fn weight(exponent: f32) -> u64 {
+pub fn weight(exponent: f32) -> u64 {
     let below = -exponent;
     let whole = below as u32;
     let power = polynomial(&POWER, 1.0 - (below - whole as f32));
@@ -76,14 +76,43 @@ pub(super) fn weight(exponent: f32) -> u64 {
     (u64::from(mantissa) << 16) >> whole
 }
 
+/// Returns the weights of several tokens, as [`weight`] does; anything for exponents below
+/// [`LEAST`].
+pub fn weights<const N: usize>(exponents: &[f32; N]) -> [u64; N] {
+    // Compilers make vectors of this, but not of conversions to whole numbers. From 2^23 on numbers
+    // are whole, and their bits count.
+    const BIG: f32 = (1 << 23) as f32;
+    let below = exponents.map(|exponent| if exponent > LEAST { -exponent } else { -LEAST });
+    let mut whole = [0.0_f32; N];
+    let mut rest = [0.0_f32; N];
+    for lane in 0..N {
+        let nearest = (below[lane] + BIG) - BIG;
+        whole[lane] = nearest - if nearest > below[lane] { 1.0 } else { 0.0 };
+        rest[lane] = 1.0 - (below[lane] - whole[lane]);
+    }
+    let mut power = [0.0_f32; N];
+    for &factor in POWER.iter().rev() {
+        for lane in 0..N {
+            power[lane] = power[lane] * rest[lane] + factor;
+        }
+    }
+    let mut weights = [0; N];
+    for lane in 0..N {
+        let mantissa = power[lane].to_bits() - (126 << 23);
+        let whole = (whole[lane] + BIG).to_bits() & 63;
+        weights[lane] = (u64::from(mantissa) << 16) >> whole;
+    }
+    weights
+}
+
 /// Returns a part of a sum, at least 1. `share` is a part of 2^24.
-pub(super) fn part(sum: u64, share: u32) -> u64 {
+pub fn part(sum: u64, share: u32) -> u64 {
     ((u128::from(sum) * u128::from(share)) >> 24).max(1) as u64
 }
 
 /// Returns 64 random bits that depend on `key` and an id: SplitMix64 (Steele, Lea, Flood: Fast
 /// splittable pseudorandom number generators, 2014) from `key` on, at `id`.
-pub(super) fn bits(key: u64, id: u32) -> u64 {
+pub fn bits(key: u64, id: u32) -> u64 {
     let z = key.wrapping_add((u64::from(id) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -92,7 +121,7 @@ pub(super) fn bits(key: u64, id: u32) -> u64 {
 
 /// Returns a number with the Gumbel distribution, in units of ln 2 and but for a constant, from
 /// random bits: -log2(-log2(1 - x)) of an x that is evenly distributed in (0, 1).
-pub(super) fn gumbel(bits: u64) -> f32 {
+pub fn gumbel(bits: u64) -> f32 {
     // The smaller of x and 1 - x is known to 24 bits, however small it is.
     let delay = match bits >> 63 {
         0 => {
@@ -105,7 +134,7 @@ pub(super) fn gumbel(bits: u64) -> f32 {
 }
 
 /// Returns what [`gumbel`] is never above for these bits: -log2(1 - x) is not below x.
-pub(super) fn gumbel_most(bits: u64) -> f32 {
+pub fn gumbel_most(bits: u64) -> f32 {
     (bits | 1).leading_zeros() as f32 + 1.0
 }
 
@@ -152,6 +181,7 @@ mod tests {
             let found = weight(-below);
             assert!(found <= before, "larger weights at larger exponents: {below}");
             before = found;
+            assert_eq!(weights(&[-below; 5]), [found; 5]);
             let exact = (-f64::from(below)).exp2() * ONE as f64;
             let difference = (found as f64 - exact).abs();
             assert!(difference <= 1.0 + 1.2e-7 * exact, "{below}: {found} {exact}");

@@ -1,0 +1,274 @@
+//! The choice of tokens, and what their log-probabilities take: `shaders/sample.comp`.
+
+use bytemuck::{Pod, Zeroable};
+use trine_backend::sampling::{Draw, Drawn, NoToken, Rule, Told, is_allowed};
+
+use crate::capabilities::Capabilities;
+use crate::compiler::Compiler;
+use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::error::GpuError;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Invocations of a workgroup that passes over a part of a row.
+const LOCAL: u32 = 256;
+/// Most invocations of one that draws a conclusion.
+const LOCAL_MAX: u32 = 1024;
+/// Tokens of a part.
+const CHUNK: usize = 2048;
+/// Places for the tokens that top-k may keep.
+const ROOM: usize = 1024;
+/// The launches: passes over all parts of a row, and the conclusions from them.
+const MODES: [u32; 10] = [0, 1, 2, 3, 4, 5, 4, 5, 4, 6];
+/// How many of them are enough for some draws.
+pub const FEW: usize = 4;
+/// Bytes of what is known of a row, and of what is found in a part, between launches.
+const STATE_BYTES: usize = 48;
+const PART_BYTES: usize = 48;
+/// Tokens of the largest vocabulary: that many weights have a sum in 64 bits.
+pub const VOCABULARY_MAX: usize = 1 << 23;
+/// Stands in the place of a token where there is none.
+const NONE: u32 = u32::MAX;
+/// The bit of a token in a [`ChangeRecord`] that says that it is repeated.
+const REPEATED: u32 = 1 << 31;
+
+/// A launch over rows of logits.
+#[derive(Debug, Clone, Copy)]
+pub struct SampleLaunch {
+    /// Logits of a row, at most [`VOCABULARY_MAX`].
+    pub vocabulary: usize,
+    /// Most rows.
+    pub rows: usize,
+    /// Address of the number of rows that are wanted, a u32.
+    pub count: u64,
+    /// [`RowRecord`]s.
+    pub records: Span,
+    /// [`Outcome`]s.
+    pub outcomes: Span,
+    /// Working memory: [`SampleLaunch::work_bytes`].
+    pub work: Span,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct Args {
+    count: u64,
+    records: u64,
+    outcomes: u64,
+    states: u64,
+    parts: u64,
+    maxima: u64,
+    found: u64,
+    vocabulary: u32,
+    chunks: u32,
+    maxima_count: u32,
+    padding: u32,
+}
+
+/// What is wanted of a row.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+pub struct RowRecord {
+    /// Address of the row's logits.
+    pub logits: u64,
+    /// Address of the bits of tokens that may be chosen as they are; 0 for all.
+    pub mask: u64,
+    /// Address of [`ChangeRecord`]s.
+    pub changes: u64,
+    key: u64,
+    /// The number of changes.
+    pub change_count: u32,
+    top_k: u32,
+    share: u32,
+    given: u32,
+    scale: f32,
+    least: f32,
+    factors: [f32; 2],
+    /// 1 if a log-probability is wanted, 2 in a trial.
+    pub tells: u32,
+    padding: u32,
+}
+
+impl RowRecord {
+    /// Returns the record of a draw without mask and changes from logits at an address.
+    pub fn of(draw: &Draw, logits: u64) -> Self {
+        let rule = &draw.rule;
+        Self {
+            logits,
+            mask: 0,
+            changes: 0,
+            key: rule.key,
+            change_count: 0,
+            top_k: rule.top_k,
+            share: rule.share,
+            given: draw.given.unwrap_or(NONE),
+            scale: rule.scale,
+            least: rule.least,
+            factors: rule.factors,
+            tells: u32::from(draw.tells),
+            padding: 0,
+        }
+    }
+}
+
+/// A token that may be chosen with another logit.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+pub struct ChangeRecord {
+    token: u32,
+    bias: f32,
+    less: f32,
+}
+
+/// Writes the changes of tokens that may be chosen, and which tokens may be chosen as they are.
+/// Returns whether it has written these: if not, they are all that are allowed.
+pub fn split(
+    draw: &Draw,
+    vocabulary: usize,
+    mask: &mut Vec<u32>,
+    changes: &mut Vec<ChangeRecord>,
+) -> bool {
+    mask.clear();
+    changes.clear();
+    if draw.changes.is_empty() {
+        return false;
+    }
+    mask.extend_from_slice(&draw.allowed);
+    if mask.is_empty() {
+        mask.resize(vocabulary.div_ceil(32), u32::MAX);
+    }
+    for change in &draw.changes {
+        let token = change.token;
+        if token as usize >= vocabulary || !is_allowed(&draw.allowed, token) {
+            continue;
+        }
+        mask[token as usize / 32] &= !(1 << (token % 32));
+        let repeated = if change.is_repeated { REPEATED } else { 0 };
+        changes.push(ChangeRecord {
+            token: token | repeated,
+            bias: change.bias,
+            less: change.less,
+        });
+    }
+    true
+}
+
+/// What was found of a row.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+pub struct Outcome {
+    token: u32,
+    broken: u32,
+    broken_bits: u32,
+    /// The number of larger logits; in a trial the sum of the keys of scores.
+    pub rank: u32,
+    /// The sum of weights.
+    pub sum: u64,
+    logit: f32,
+    largest: f32,
+}
+
+impl Outcome {
+    /// Returns what it says of a draw.
+    ///
+    /// # Errors
+    /// [`NoToken`] if there is no token.
+    pub fn drawn(&self, draw: &Draw) -> Result<Drawn, NoToken> {
+        let Self { token, broken, broken_bits, rank, sum, logit, largest } = *self;
+        if broken != NONE {
+            return Err(NoToken::NotFinite { token: broken, logit: f32::from_bits(broken_bits) });
+        }
+        if token == NONE {
+            return Err(NoToken::NothingAllowed);
+        }
+        Ok(Drawn { token, told: draw.tells.then_some(Told { logit, largest, sum, rank }) })
+    }
+}
+
+impl SampleLaunch {
+    /// Returns the bytes of working memory for at most `rows` rows.
+    pub fn work_bytes(vocabulary: usize, rows: usize) -> usize {
+        rows * work_parts(vocabulary).iter().sum::<usize>()
+    }
+
+    /// Returns whether the first [`FEW`] of the dispatches are enough for a draw: nothing is told
+    /// that depends on a token that is drawn, and top-k leaves what has room, or top-p all.
+    pub fn takes_few(&self, capabilities: &Capabilities, draw: &Draw) -> bool {
+        let Rule { scale, top_k, share, .. } = draw.rule;
+        let is_known = draw.given.is_some() || scale == 0.0;
+        let has_room = top_k > 0
+            && 2 * u64::from(top_k) <= u64::from(self.maxima(capabilities))
+            && top_k as usize <= ROOM;
+        is_known || !draw.tells && (has_room || share >= 1 << 24)
+    }
+
+    /// Returns the maxima of a row: one for each subgroup that passes over it.
+    fn maxima(&self, capabilities: &Capabilities) -> u32 {
+        let local = LOCAL.min(most_invocations(capabilities));
+        self.vocabulary.div_ceil(CHUNK) as u32 * local.div_ceil(capabilities.subgroup)
+    }
+
+    /// Returns the dispatches of the launch. Its logits, masks and changes were written by the host
+    /// or before.
+    ///
+    /// # Errors
+    /// If a kernel cannot be compiled.
+    pub fn dispatches(&self, gpu: &dyn Compiler) -> Result<Vec<Dispatch>, GpuError> {
+        let Self { vocabulary, rows, count, records, outcomes, work } = *self;
+        let capabilities = gpu.capabilities();
+        let most = most_invocations(capabilities);
+        let (chunks, part_local) = (vocabulary.div_ceil(CHUNK), LOCAL.min(most));
+        let [states, parts, of_maxima, _] = work_parts(vocabulary).map(|bytes| rows * bytes);
+        let args = Args {
+            count,
+            records: records.address,
+            outcomes: outcomes.address,
+            states: work.address,
+            parts: work.address + states as u64,
+            maxima: work.address + (states + parts) as u64,
+            found: work.address + (states + parts + of_maxima) as u64,
+            vocabulary: vocabulary as u32,
+            chunks: chunks as u32,
+            maxima_count: self.maxima(capabilities),
+            padding: 0,
+        };
+        let dispatch = |mode: u32| {
+            let is_part = mode.is_multiple_of(2) && mode < 6;
+            let local = if is_part { part_local } else { LOCAL_MAX.min(most) };
+            let key = KernelKey {
+                shader: Shader("sample"),
+                constants: vec![local, mode, CHUNK as u32],
+                subgroup: Some(capabilities.subgroup),
+            };
+            Ok(Dispatch {
+                label: "sample".to_owned(),
+                step: 0,
+                kernel: gpu.kernel(&key)?,
+                push: Push::of(&args),
+                groups: [if is_part { chunks as u32 } else { 1 }, rows as u32, 1],
+                reads: vec![records, work],
+                writes: vec![outcomes, work],
+                link: Link::Outside,
+                hands: None,
+            })
+        };
+        MODES.into_iter().map(dispatch).collect()
+    }
+}
+
+/// Returns the largest power of two of invocations that a workgroup may have.
+fn most_invocations(capabilities: &Capabilities) -> u32 {
+    1 << capabilities.invocations.max(1).ilog2()
+}
+
+/// Returns the bytes of each part of a row's working memory: what is known of it, what is found in
+/// its parts, the maxima, and the tokens that top-k may keep. A subgroup has at least 4
+/// invocations.
+fn work_parts(vocabulary: usize) -> [usize; 4] {
+    let chunks = vocabulary.div_ceil(CHUNK);
+    let maxima = 4 * (chunks * LOCAL as usize / 4).next_multiple_of(2);
+    [STATE_BYTES, PART_BYTES * chunks, maxima, 8 * ROOM]
+}
+
+#[cfg(test)]
+mod tests;
