@@ -115,4 +115,15 @@ pub trait Device {
     ) -> Result<usize, BackendError> {
         Ok(plan.steps.len())
     }
+
+    /// Forecasts the seconds of a step with the rows of `workload` in a Program of the Plan with
+    /// these options, from what is known of the device without a measurement; `None` if nothing is.
+    fn step_seconds(
+        &self,
+        _plan: &Plan,
+        _options: &ProgramOptions,
+        _workload: Workload,
+    ) -> Option<f64> {
+        None
+    }
 }

@@ -3,8 +3,8 @@
 //! [`Device`] and [`Program`] are all that the engine knows of hardware. [`mod@reference`] holds
 //! the definition of every operation in scalar code and a device made of these, against which the
 //! others are tested. [`DeviceGroup`] is several devices that share a model, and [`placement`]
-//! decides what each of them runs. A [`Partner`] takes a part of the products of one, and experts
-//! may be [`Aside`] on another.
+//! decides what each of them runs; [`rates`] is how long that takes. A [`Partner`] takes a part of
+//! the products of one, and experts may be [`Aside`] on another.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod partner;
 mod parts;
 pub mod placement;
 mod program;
+pub mod rates;
 pub mod reference;
 pub mod sampling;
 mod threads;

@@ -8,17 +8,22 @@
 //! Layers come first: as many as possible go to GPUs, with room for one sequence of the context.
 //! What is then free is a budget for keys and values. If it does not hold every sequence's whole
 //! context, sequences share fewer blocks; if the rings of the local layers or a quarter of the
-//! blocks do not fit, fewer sequences run at the same time, as many as have room.
+//! blocks do not fit, fewer sequences run at the same time, as many as have room. More than are
+//! asked for run where that is allowed, memory is left, and they raise the rate of all together.
 
 mod cutting;
 mod load;
 mod place;
+mod places;
 mod sizes;
 pub(crate) mod terms;
 
 pub use load::{DeviceGroup, decide, load};
 pub use place::place;
-pub use terms::{Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Demand, Forecast, Part, Placement, Site};
+pub use places::{CONTEXT_TYPICAL, PLACES_MAX, worthwhile};
+pub use terms::{
+    Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Demand, Forecast, Part, Placement, Site, Timing,
+};
 
 #[cfg(test)]
 mod tests;

@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 
+use trine_backend::rates::{Rates, Work};
 use trine_backend::{
     BackendError, Device, DeviceMemory, Memory, Partner, Program, ProgramOptions, delegated, host,
 };
 use trine_model::lend::lend;
-use trine_model::{Model, Plan};
+use trine_model::{Model, Plan, Workload};
 
 use crate::isa::Isa;
 use crate::pool::Pool;
 use crate::program::{CpuProgram, forecast};
+
+/// GB/s that a thread reads, and all together; assumed: the machines of `docs/benchmarks/cpu.md`
+/// read 12 to 25 with each of two threads.
+const READS_OF_THREAD: f64 = 15.0;
+const READS_MOST: f64 = 60.0;
 
 /// The processor: an instruction set and a number of threads.
 #[derive(Debug, Clone)]
@@ -81,6 +87,30 @@ fn threads_per_core() -> Option<usize> {
     total.filter(|&count| (1..=16).contains(&count))
 }
 
+/// Returns the rates of a processor: of each thread what one of a Zen 4 or Sapphire Rapids has
+/// about (`docs/benchmarks/cpu.md`: with 8 sequences 1B in Q4_0 computes 0.08 to 0.28 Top/s a
+/// thread), and in proportion to the width of its products with other instructions; reads of at
+/// most two channels.
+fn rates_of(isa: Isa, threads: usize) -> Rates {
+    let tops = match isa {
+        Isa::Avx512Vnni => 0.15,
+        Isa::AvxVnni | Isa::NeonDot => 0.08,
+        Isa::Avx2 => 0.05,
+        Isa::Neon => 0.03,
+        Isa::Scalar => 0.003,
+    };
+    let tops = tops * threads as f64;
+    let gbps = (READS_OF_THREAD * threads as f64).min(READS_MOST);
+    Rates {
+        gbps,
+        gbps_limit: gbps,
+        tops_skinny: tops,
+        tops_wide: tops,
+        tops_limit: tops,
+        gap_us: 0.0,
+    }
+}
+
 impl Device for CpuDevice {
     fn name(&self) -> String {
         let plural = if self.threads == 1 { "" } else { "s" };
@@ -126,10 +156,22 @@ impl Device for CpuDevice {
         }
         memory
     }
+
+    fn step_seconds(
+        &self,
+        plan: &Plan,
+        _options: &ProgramOptions,
+        workload: Workload,
+    ) -> Option<f64> {
+        let rates = rates_of(self.isa, self.threads);
+        Some(rates.seconds(&Work::of(plan, workload, 0)).total())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use trine_backend::placement::worthwhile;
+
     use super::*;
 
     #[test]
@@ -140,5 +182,38 @@ mod tests {
         }
         assert!(device(0).is_err() && device(crate::pool::MAX_THREADS + 1).is_err());
         assert!(CpuDevice::new(None, None).unwrap().threads() > 0);
+    }
+
+    /// Few cores compute little more of many rows than of a few; many read what more rows share.
+    #[test]
+    fn more_cores_are_worth_more_sequences() {
+        // Gemma 3 1B and 4B in Q4_0 with 2048 positions: weights, keys and values, weights in
+        // words.
+        let [small, middle] = [(720, 20, 1000), (2360, 160, 3880)];
+        let places = |isa: Isa, threads: usize, (weights, cache, parameters): (u64, u64, u64)| {
+            let rates = rates_of(isa, threads);
+            worthwhile(8, 256, |places| {
+                let work = Work {
+                    weight_bytes: weights * 1_000_000,
+                    cache_bytes: cache * 1_000_000 * places as u64,
+                    product_operations: 2 * parameters * 1_000_000 * places as u64,
+                    rows: places,
+                    ..Work::default()
+                };
+                Some(rates.seconds(&work).total())
+            })
+        };
+        for (isa, threads, model, expected) in [
+            (Isa::Avx512Vnni, 2, small, 8),
+            (Isa::Avx512Vnni, 2, middle, 8),
+            (Isa::Avx512Vnni, 8, small, 8),
+            (Isa::Avx512Vnni, 16, small, 16),
+            (Isa::Avx512Vnni, 8, middle, 8),
+            (Isa::Avx512Vnni, 64, small, 64),
+            (Isa::Avx2, 8, small, 8),
+            (Isa::Scalar, 8, small, 8),
+        ] {
+            assert_eq!(places(isa, threads, model), expected, "{isa:?} {threads} {model:?}");
+        }
     }
 }

@@ -21,6 +21,8 @@ pub struct EngineOptions {
     pub kv: KvType,
     /// Most sequences at once.
     pub sequences: usize,
+    /// How many more may run at once where the device's memory and speed make use of them.
+    pub further: usize,
     /// Slots besides those: for sequences that ended and for beginnings that others share. Each
     /// takes the memory of the local layers' rings.
     pub kept: usize,
@@ -45,6 +47,7 @@ impl Default for EngineOptions {
             context: None,
             kv: KvType::F16,
             sequences: 1,
+            further: 0,
             kept: 0,
             prefill: 512,
             outputs: 1,
@@ -86,6 +89,7 @@ impl EngineOptions {
     /// Returns [`EngineError::BadOption`] naming the option that is out of range.
     pub fn demand(&self, model_context: usize) -> Result<Demand, EngineError> {
         check("sequences", self.sequences, 1, SEQUENCES_MAX)?;
+        check("further", self.further, 0, SEQUENCES_MAX)?;
         check("kept", self.kept, 0, SEQUENCES_MAX)?;
         check("prefill", self.prefill, 1, PREFILL_MAX)?;
         check("outputs", self.outputs, 0, PREFILL_MAX)?;
@@ -105,6 +109,7 @@ impl EngineOptions {
             is_context_open: self.context.is_none(),
             kv: self.kv,
             sequences: self.sequences,
+            further: self.further,
             kept: self.kept,
             rows: self.prefill,
             unit: 0,
@@ -146,6 +151,7 @@ mod tests {
             (EngineOptions { context: Some(usize::MAX), ..base }, "context"),
             (EngineOptions { sequences: 0, ..base }, "sequences"),
             (EngineOptions { sequences: usize::MAX, ..base }, "sequences"),
+            (EngineOptions { further: usize::MAX, ..base }, "further"),
             (EngineOptions { prefill: 0, ..base }, "prefill"),
             (EngineOptions { prefill: 65_536, ..base }, "from 1 to 65535"),
             (EngineOptions { prefill: usize::MAX, ..base }, "prefill"),

@@ -47,6 +47,7 @@ fn check(folder: &str) {
             context: Some(prompt.len() + greedy.len()),
             kv: KvType::F32,
             sequences: 2,
+            further: 0,
             kept: 1,
             prefill,
             outputs: 0,

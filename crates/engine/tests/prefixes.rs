@@ -296,6 +296,7 @@ fn real_engine(model: &Model, kv: KvType, folder: Option<&Path>) -> Engine {
         context: Some(192),
         kv,
         sequences: 1,
+        further: 0,
         kept: 1,
         prefill: 64,
         outputs: 1,

@@ -38,6 +38,7 @@ fn engine(model: &Model, embeds: bool, guesses: Option<usize>) -> Engine {
         context: Some(128),
         kv: KvType::F32,
         sequences: 3,
+        further: 0,
         kept: 1,
         prefill: 16,
         outputs: 12,

@@ -105,6 +105,7 @@ impl Golden {
             context: Some(160),
             kv: KvType::F32,
             sequences: 2,
+            further: 0,
             kept: 2,
             prefill,
             outputs,

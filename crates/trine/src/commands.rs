@@ -28,6 +28,7 @@ pub(crate) mod plan;
 mod plan_drafts;
 mod plan_npu;
 mod plan_pictures;
+mod plan_places;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;
 mod quantize_subject;

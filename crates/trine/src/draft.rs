@@ -365,6 +365,7 @@ impl Draft {
             context: settings.context.map(|context| context.min(most)),
             kv: settings.kv,
             sequences,
+            further: 0,
             kept: 0,
             prefill,
             outputs: sequences,

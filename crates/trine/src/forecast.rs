@@ -1,11 +1,8 @@
 //! Forecasts: tokens per second from a Plan's cost and the rates of a machine.
 //!
-//! The model is a roofline for each of three parts of a pass, which follow each other:
+//! The time of a pass is that of [`trine_backend::rates`].
 //!
 //! ```text
-//! time  = max(weights / reads, products / matrices(rows))     every weight is read once, however many rows there are
-//!       + max(cache / reads, 2 attention / matrices(rows))    keys and values; attention reaches half the rate of products
-//!       + launches x gap                                      nothing overlaps the gap between dependent launches
 //! plain = sequences / time(1 token each)
 //! drafts = sequences x E / (time(guesses + 1 tokens each) + guesses x draft model's time(1 token each))
 //! E = (1 - a^(guesses + 1)) / (1 - a)
@@ -25,14 +22,15 @@ mod presets;
 mod tests;
 
 use serde::Serialize;
+use trine_backend::rates::{Rates, Seconds};
 use trine_backend::{BLOCK, BackendError, ProgramOptions};
-use trine_model::{KvType, Op, Plan, Width, Workload};
-use trine_vulkan::capabilities::rates::{ATTENTION_FACTOR, SKINNY_ROWS_MAX};
+use trine_model::{KvType, Plan, Width, Workload};
 
 pub(crate) use npu::{
     ASSUMED, CHANNELS_GBPS, FIGURES, Figure, NpuPrompt, Span, TILE, npu_generation, npu_prompts,
 };
 pub(crate) use presets::{PRESETS, Preset, preset};
+pub(crate) use trine_backend::rates::{Bound, Work};
 
 /// Most tokens in one pass.
 pub(crate) const PREFILL: usize = 512;
@@ -57,6 +55,9 @@ pub(crate) struct Machine {
     pub(crate) gap_us: f64,
     /// The bytes of memory for a model, if known.
     pub(crate) memory_bytes: Option<u64>,
+    /// Whether that is memory of its own, not the processor's.
+    #[serde(skip)]
+    pub(crate) has_own_memory: bool,
     /// Whether an XDNA1 NPU shares the memory with the GPU.
     #[serde(skip)]
     pub(crate) has_npu: bool,
@@ -106,106 +107,6 @@ impl Basis {
     }
 }
 
-/// The work of one pass, computed from the Plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub(crate) struct Work {
-    /// The bytes of weights that are read.
-    pub(crate) weight_bytes: u64,
-    /// The bytes of keys and values that are read and written.
-    pub(crate) cache_bytes: u64,
-    /// The operations of everything but attention, nearly all of them in matrix products.
-    pub(crate) product_operations: u64,
-    /// The operations of attention over the cache.
-    pub(crate) attention_operations: u64,
-    /// The number of token rows of the pass.
-    pub(crate) rows: usize,
-    /// The number of launches, each of which waits for the one before.
-    pub(crate) launches: usize,
-}
-
-impl Work {
-    /// Returns the work of one pass of a Plan that has this many launches.
-    pub(crate) fn of(plan: &Plan, workload: Workload, launches: usize) -> Self {
-        let rows = workload.sequences * workload.tokens;
-        let mut work = Self { rows, launches, ..Self::default() };
-        for step in &plan.steps {
-            let cost = plan.step_cost(step, workload);
-            work.weight_bytes += cost.weight_bytes;
-            work.cache_bytes += cost.cache_bytes;
-            match step.op {
-                Op::Attend { .. } => work.attention_operations += cost.operations,
-                _ => work.product_operations += cost.operations,
-            }
-        }
-        work
-    }
-}
-
-/// What limits the speed of a pass most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Bound {
-    /// Reading weights, keys and values.
-    Memory,
-    /// Arithmetic.
-    Arithmetic,
-    /// Gaps between launches.
-    Gaps,
-}
-
-impl Bound {
-    /// Returns the word for this limit.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Bound::Memory => "memory",
-            Bound::Arithmetic => "arithmetic",
-            Bound::Gaps => "gaps",
-        }
-    }
-}
-
-/// The seconds of one or more passes, by what they are spent on.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Seconds {
-    memory: f64,
-    arithmetic: f64,
-    gaps: f64,
-}
-
-impl Seconds {
-    /// Returns the sum of all parts.
-    pub(crate) fn total(self) -> f64 {
-        self.memory + self.arithmetic + self.gaps
-    }
-
-    /// Returns what most of it is spent on.
-    pub(crate) fn bound(self) -> Bound {
-        if self.gaps > self.memory.max(self.arithmetic) {
-            Bound::Gaps
-        } else if self.arithmetic > self.memory {
-            Bound::Arithmetic
-        } else {
-            Bound::Memory
-        }
-    }
-
-    fn add(&mut self, other: Self) {
-        self.memory += other.memory;
-        self.arithmetic += other.arithmetic;
-        self.gaps += other.gaps;
-    }
-
-    /// Adds a part that reads and computes at the same time, so that only the slower of the two
-    /// counts.
-    fn overlap(&mut self, memory: f64, arithmetic: f64) {
-        if arithmetic > memory {
-            self.arithmetic += arithmetic;
-        } else {
-            self.memory += memory;
-        }
-    }
-}
-
 impl Machine {
     /// Creates a machine whose speed is that of its reads: one token after the other waits for
     /// nothing else on most machines.
@@ -219,35 +120,32 @@ impl Machine {
             tops_limit: f64::INFINITY,
             gap_us: 0.0,
             memory_bytes: None,
+            has_own_memory: false,
             has_npu: false,
             sources: Vec::new(),
         }
     }
 
+    /// Returns the rates.
+    pub(crate) fn rates(&self) -> Rates {
+        let Self { gbps, gbps_limit, tops_skinny, tops_wide, tops_limit, gap_us, .. } = *self;
+        Rates { gbps, gbps_limit, tops_skinny, tops_wide, tops_limit, gap_us }
+    }
+
     /// Returns the time of a pass on this machine.
     pub(crate) fn seconds(&self, work: &Work) -> Seconds {
-        let gaps = work.launches as f64 * self.gap_us * 1e-6;
-        pass(work, self.gbps, self.tops(work.rows), ATTENTION_FACTOR, gaps)
+        self.rates().seconds(work)
     }
 
     /// Returns 10^12 operations per second of products with this many rows.
     fn tops(&self, rows: usize) -> f64 {
-        if rows > SKINNY_ROWS_MAX { self.tops_wide } else { self.tops_skinny }
+        self.rates().tops(rows)
     }
 
     /// Returns the time of a pass at the machine's best rates.
     pub(crate) fn limit(&self, work: &Work) -> Seconds {
-        pass(work, self.gbps_limit, self.tops_limit, 1.0, 0.0)
+        self.rates().limit(work)
     }
-}
-
-fn pass(work: &Work, gbps: f64, tops: f64, attention_factor: f64, gaps: f64) -> Seconds {
-    let read = |bytes: u64| bytes as f64 / (gbps * 1e9);
-    let compute = |operations: u64| operations as f64 / (tops * 1e12);
-    let mut seconds = Seconds { gaps, ..Seconds::default() };
-    seconds.overlap(read(work.weight_bytes), compute(work.product_operations));
-    seconds.overlap(read(work.cache_bytes), attention_factor * compute(work.attention_operations));
-    seconds
 }
 
 /// Says how many launches a pass of a Plan has on a machine

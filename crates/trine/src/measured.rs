@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use trine_backend::{BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SequenceView};
+use trine_backend::{
+    BLOCK, BULK_ROWS, Batch, Device, MemoryKind, Program, ProgramOptions, SequenceView,
+};
 use trine_model::{
     Buffer, BufferId, KvType, Model, Op, Plan, Product, Rows, Step, Weight, WeightId, Width,
 };
@@ -122,6 +124,7 @@ pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Resu
         tops_limit: skinny.max(wide) / 1e12,
         gap_us: 0.0,
         memory_bytes: reads.memory_bytes,
+        has_own_memory: device.memory().kind == MemoryKind::Own,
         has_npu: false,
         sources: vec![
             measured(format!(

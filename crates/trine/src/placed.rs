@@ -56,6 +56,7 @@ impl Needs {
             most_context: None,
             hands_over: memory.kind != MemoryKind::Host,
             forecast: Box::new(Memory::of_plan),
+            timing: Box::new(|_, _, _| None),
         };
         let own = DeviceMemory { kind: MemoryKind::Own, free: Some(bytes), largest_buffer: None };
         let sites = [site(DeviceMemory::host(None)), site(own)];
@@ -140,6 +141,7 @@ impl Machine {
             most_context: None,
             hands_over: false,
             forecast: Box::new(Memory::of_plan),
+            timing: Box::new(|_, _, _| None),
         };
         let gpu = Site {
             name: outline.capabilities().label(),
@@ -149,6 +151,7 @@ impl Machine {
             most_context: outline.most_context(),
             hands_over: true,
             forecast: Box::new(|plan, options| outline.forecast(plan, options)),
+            timing: Box::new(|plan, options, step| outline.step_seconds(plan, options, step)),
         };
         let placement = place(plan, &[processor, gpu], layers, demand)?;
         Ok(Placed::new(placement, vec![self.outline], demand))
@@ -528,6 +531,81 @@ mod tests {
                 let name = format!("27b-{}-{}", (device.0)().name, dtype.name());
                 insta::assert_snapshot!(name.replace(' ', "-").to_lowercase(), text);
             }
+        }
+    }
+
+    /// Returns Gemma 3 4B with all matrices in one format.
+    fn small_plan(dtype: DType) -> Plan {
+        let layer = |index: usize| {
+            let is_global = index % 6 == 5;
+            LayerConfig {
+                attention: match is_global {
+                    true => AttentionKind::Global,
+                    false => AttentionKind::Local { window: 1024 },
+                },
+                heads: 8,
+                kv_heads: 4,
+                head_dim: 256,
+                score_scale: 256f32.powf(-0.5),
+                rope: Rope::full(1e4, 1.0),
+                feed_forward: 10_240,
+                values: Values::Plain,
+                experts: None,
+                output_scale: 1.0,
+                cutoff: None,
+                kv_owner: index,
+            }
+        };
+        let config = Config {
+            family: Family::Gemma3,
+            hidden: 2560,
+            vocabulary: 262_144,
+            context: 131_072,
+            norm_epsilon: 1e-6,
+            embedding_scale: 2560f32.sqrt(),
+            final_softcap: None,
+            layers: (0..34).map(layer).collect(),
+        };
+        let stored = |name: &str| if name.contains("norm") { DType::F32 } else { dtype };
+        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
+    }
+
+    /// What a server runs at once where nobody chooses: 8, and more where memory is left and all
+    /// together are faster.
+    #[test]
+    fn a_server_has_as_many_places_as_are_of_use() {
+        let open = EngineOptions {
+            sequences: 8,
+            further: 248,
+            kept: 8,
+            outputs: 32,
+            ..EngineOptions::default()
+        };
+        let place = |plan: &Plan, gpu: fn() -> Capabilities, gib: u64, options: EngineOptions| {
+            let machine = Machine::new(Outline::new(gpu(), false), Some(gib << 30));
+            let demand = options.demand(131_072).unwrap();
+            let placed = machine.place(plan, LayerChoice::Fitting, &demand).unwrap();
+            (placed.placement.running, placed.placement.options.context)
+        };
+        let [small, large] = [small_plan(DType::Q4_0), plan(DType::Q4_0)];
+        for (plan, gpu, gib, expected) in [
+            (&small, presets::h200 as fn() -> Capabilities, 139, 256),
+            (&large, presets::h200, 139, 98),
+            (&small, presets::rtx_4090, 24, 32),
+            (&large, presets::rtx_4090, 24, 8),
+            (&small, presets::rtx_4090, 6, 8),
+            (&small, presets::rtx_4090, 3, 3),
+            (&small, presets::radeon_780m, 32, 25),
+            (&large, presets::radeon_780m, 64, 8),
+            (&small, presets::radeon_780m, 16, 8),
+            (&small, presets::software, 64, 8),
+        ] {
+            let (running, context) = place(plan, gpu, gib, open);
+            let name = gpu().name;
+            assert_eq!(running, expected, "{name} with {gib} GiB: a context of {context}");
+            // Further places shorten no context.
+            let eight = place(plan, gpu, gib, EngineOptions { further: 0, ..open });
+            assert_eq!((eight.0, eight.1), (running.min(8), context), "{name} with {gib} GiB");
         }
     }
 

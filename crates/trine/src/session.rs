@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::Builder;
 
 use anyhow::{Context, Result, anyhow, bail};
+use trine_backend::placement::PLACES_MAX;
 use trine_backend::{BackendError, Facts, MemoryKind, Partner, Program, Share, placement};
 use trine_engine::{Engine, EngineError, EngineOptions, Guess};
 use trine_model::{Model, Weight, Workload};
@@ -23,6 +24,9 @@ use crate::{npu, output, terminal};
 
 /// Most slots of a server that are kept because later prompts may begin like their sequences.
 const KEPT_MAX: usize = 8;
+/// Requests that a server runs at once, as far as memory goes, if nobody chooses; more where that
+/// is worth it.
+pub(crate) const PLACES_LEAST: usize = 8;
 /// Fewest rows with logits in a step of a server.
 const OUTPUTS_LEAST: usize = 32;
 
@@ -31,6 +35,8 @@ const OUTPUTS_LEAST: usize = 32;
 pub(crate) struct Sizes {
     /// Most sequences at the same time.
     pub(crate) sequences: usize,
+    /// How many more run at once where memory and speed make use of them.
+    pub(crate) further: usize,
     /// Places for ended sequences besides those of running ones.
     pub(crate) kept: usize,
     /// Most tokens in a pass.
@@ -43,17 +49,20 @@ pub(crate) struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { sequences: 1, kept: 0, prefill: PREFILL, outputs: 1, embeds: false }
+        Self { sequences: 1, further: 0, kept: 0, prefill: PREFILL, outputs: 1, embeds: false }
     }
 }
 
 impl Sizes {
-    /// Returns the sizes for a server that runs up to `sequences` sequences at once.
-    pub(crate) fn serving(sequences: usize) -> Self {
+    /// Returns the sizes for a server that runs as many sequences at once as were chosen; otherwise
+    /// placement chooses.
+    pub(crate) fn serving(chosen: Option<usize>) -> Self {
+        let sequences = chosen.unwrap_or(PLACES_LEAST);
+        let further = if chosen.is_none() { PLACES_MAX - PLACES_LEAST } else { 0 };
         let kept = sequences.min(KEPT_MAX);
         // Prompts whose log-probabilities are wanted are computed in pieces of at least this many
         // rows.
-        Self { sequences, kept, outputs: OUTPUTS_LEAST, embeds: true, ..Self::default() }
+        Self { sequences, further, kept, outputs: OUTPUTS_LEAST, embeds: true, ..Self::default() }
     }
 
     /// Returns the sizes with room for guesses in a step.
@@ -78,6 +87,7 @@ impl Sizes {
             context: checked_context(name, model, settings)?,
             kv: settings.kv,
             sequences: self.sequences,
+            further: self.further,
             kept: self.kept,
             prefill: self.prefill,
             outputs: self.outputs,

@@ -35,6 +35,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     context: Some(256),
     kv: KvType::F16,
     sequences: REQUESTS as usize,
+    further: 0,
     kept: 8,
     prefill: 160,
     outputs: 0,

@@ -63,4 +63,13 @@ impl Device for VulkanDevice {
     ) -> Result<usize, BackendError> {
         self.outline().launches(plan, options, workload)
     }
+
+    fn step_seconds(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+        workload: Workload,
+    ) -> Option<f64> {
+        self.outline().step_seconds(plan, options, workload)
+    }
 }

@@ -77,12 +77,28 @@ pub fn load(
                 return Ok((program, placement));
             }
             Err((part, error @ BackendError::OutOfMemory { .. })) => {
+                if take_back_places(&placement, &mut demand) {
+                    tracing::warn!(
+                        "{} has less free memory than it says: fewer requests at once are tried",
+                        part.device
+                    );
+                    continue;
+                }
                 let context = placement.options.context;
                 shortages.note(part, error, (&mut sites, &mut demand), context, choice)?;
             }
             Err((_, error)) => return Err(error),
         }
     }
+}
+
+/// Takes the places back that a placement has beyond those that were asked for: they go before
+/// anything else does. Returns whether it had any.
+fn take_back_places(placement: &Placement, demand: &mut Demand) -> bool {
+    let Demand::Within(bounds) = demand else { return false };
+    let had_further = placement.running > bounds.sequences;
+    bounds.further = 0;
+    had_further
 }
 
 /// Decides where [`load`] would first put a Plan, with the memory that is free now, less the bytes
@@ -127,6 +143,7 @@ fn site(device: &dyn Device) -> Site<'_> {
         most_context: device.most_context(),
         hands_over: device.hands_over(),
         forecast: Box::new(|plan, options| device.forecast(plan, options)),
+        timing: Box::new(|plan, options, workload| device.step_seconds(plan, options, workload)),
     }
 }
 

@@ -1,7 +1,8 @@
 //! How many sequences, of what length, there is memory for.
 
-use trine_model::{Plan, Rows, Width, aside};
+use trine_model::{Plan, Rows, Width, Workload, aside};
 
+use super::places::{CONTEXT_TYPICAL, worthwhile};
 use super::terms::{
     Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Cuts, Demand, Part, Placement, Site, common_bytes,
 };
@@ -16,6 +17,8 @@ use crate::program::Memory;
 pub(super) struct Sizes {
     /// Sequences that run at the same time.
     sequences: usize,
+    /// How many more may run where memory and speed make use of them.
+    further: usize,
     /// Further slots.
     kept: usize,
     /// Most rows with logits in a step, if no more sequences run.
@@ -62,6 +65,7 @@ impl Sizes {
             Demand::Exactly(full) => {
                 return Self {
                     sequences: full.sequences,
+                    further: 0,
                     kept: 0,
                     outputs: full.width.outputs,
                     full: *full,
@@ -73,7 +77,7 @@ impl Sizes {
             }
             Demand::Within(bounds) => bounds,
         };
-        let Bounds { sequences, kept, kv, rows, unit, outputs, kv_memory, .. } = *bounds;
+        let Bounds { sequences, further, kept, kv, rows, unit, outputs, kv_memory, .. } = *bounds;
         let is_context_open = bounds.is_context_open;
         let usual = if is_context_open { CONTEXT_USUAL } else { usize::MAX };
         let context = context.unwrap_or(bounds.context.min(usual));
@@ -88,7 +92,17 @@ impl Sizes {
         };
         let may_shrink = is_context_open && context > CONTEXT_LEAST;
         let most = bounds.context;
-        Self { sequences, kept, outputs, full, kv_memory, is_exact: false, may_shrink, most }
+        Self {
+            sequences,
+            further,
+            kept,
+            outputs,
+            full,
+            kv_memory,
+            is_exact: false,
+            may_shrink,
+            most,
+        }
     }
 
     /// Returns the blocks of one whole context.
@@ -101,7 +115,7 @@ impl Sizes {
         if self.is_exact {
             return self.clone();
         }
-        Self { sequences: 1, kept: 0, ..self.clone() }
+        Self { sequences: 1, further: 0, kept: 0, ..self.clone() }
     }
 
     /// Returns the least sizes of a part in which all these sequences can run one after another.
@@ -137,6 +151,7 @@ impl Sizes {
             let blocks = largest(least, wanted, (wanted / 256).max(1), |blocks| {
                 self.fit(&parts, long.with(running, slots, blocks))
             });
+            let (running, slots, blocks) = long.with_further(&parts, running, slots, blocks);
             let full = long.context_blocks().saturating_mul(running);
             return Ok(parts.placement(long.with(running, slots, blocks), running, full));
         }
@@ -170,8 +185,7 @@ impl Sizes {
     /// slots. Memory that is not known to be free lengthens nothing.
     fn lengthened(&self, parts: &Cut<'_>, running: usize, slots: usize) -> Self {
         let (own, most) = (self.context_blocks(), self.most.div_ceil(BLOCK));
-        let is_known = self.kv_memory.is_some() || parts.sites().all(|site| site.free.is_some());
-        if self.is_exact || self.most <= self.full.context || !is_known {
+        if self.is_exact || self.most <= self.full.context || !self.is_known(parts) {
             return self.clone();
         }
         let with = |blocks: usize| {
@@ -182,6 +196,44 @@ impl Sizes {
         with(largest(own, most, (most / 256).max(1), |blocks| {
             self.fit(parts, with(blocks).with(running, slots, least.max(blocks)))
         }))
+    }
+
+    /// Returns how many sequences run, slots and blocks with those that may run beyond the ones
+    /// that were asked for: as many as raise the rate of all, in two thirds of the memory that is
+    /// left. The rest is for other models and programs. A further place takes a slot, and blocks
+    /// for a usual text.
+    fn with_further(
+        &self,
+        parts: &Cut<'_>,
+        running: usize,
+        slots: usize,
+        blocks: usize,
+    ) -> (usize, usize, usize) {
+        let none = (running, slots, blocks);
+        if self.further == 0 || running < self.sequences || !self.is_known(parts) {
+            return none;
+        }
+        let own = CONTEXT_TYPICAL.min(self.full.context).div_ceil(BLOCK);
+        let with = |more: usize| (running + more, slots + more, blocks + more * own);
+        // A step has a row for each.
+        let most = (running + self.further).min(self.full.width.tokens);
+        let seconds = |places: usize| {
+            let (running, slots, blocks) = with(places - running);
+            let context = CONTEXT_TYPICAL.min(self.full.context) - 1;
+            let workload = Workload::decode(places, context, self.full.kv);
+            parts.seconds(self.with(running, slots, blocks), workload)
+        };
+        let wanted = worthwhile(running, most, seconds) - running;
+        let more = largest(0, wanted, 1, |more| {
+            let (running, slots, blocks) = with((3 * more).div_ceil(2));
+            self.fit(parts, self.with(running, slots, blocks))
+        });
+        with(more)
+    }
+
+    /// Returns whether it is known how much memory is left for keys and values.
+    fn is_known(&self, parts: &Cut<'_>) -> bool {
+        self.kv_memory.is_some() || parts.sites().all(|site| site.free.is_some())
     }
 
     /// Returns the fewest blocks that make these slots worth having: a quarter of the sequences'
@@ -274,6 +326,22 @@ impl Cut<'_> {
             (self.sites[*site].forecast)(plan, &part_of(options, at == last))
         };
         self.cuts.iter().enumerate().map(forecast).collect()
+    }
+
+    /// Returns the seconds of a step by forecast: parts run one after another, and experts aside
+    /// beside nothing else. `None` if nothing is known of the speed of a device.
+    fn seconds(&self, options: ProgramOptions, workload: Workload) -> Option<f64> {
+        let last = self.cuts.len() - 1;
+        let of_part = |(at, (site, plan)): (usize, &(usize, Plan))| {
+            let options = part_of(options, at == last);
+            let outputs = workload.outputs.min(options.width.outputs);
+            let workload = Workload { outputs, ..workload };
+            let own = (self.sites[*site].timing)(plan, &options, workload)?;
+            let Some(part) = self.aside(plan, &options) else { return Some(own) };
+            let aside = (self.sites[part.site].timing)(&part.plan, &part.options, workload)?;
+            Some(own + aside)
+        };
+        self.cuts.iter().enumerate().map(of_part).sum()
     }
 
     fn with_sites<'a>(

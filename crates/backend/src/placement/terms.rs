@@ -11,6 +11,10 @@ use crate::program::Memory;
 /// Forecasts the memory that a Program of a Plan would hold on a device.
 pub type Forecast<'a> = Box<dyn Fn(&Plan, &ProgramOptions) -> Memory + 'a>;
 
+/// Forecasts the seconds of a step of a Plan's Program; `None` if nothing is known of the device's
+/// speed.
+pub type Timing<'a> = Box<dyn Fn(&Plan, &ProgramOptions, Workload) -> Option<f64> + 'a>;
+
 /// What is known of a device before anything is loaded.
 pub struct Site<'a> {
     /// Name for people.
@@ -28,6 +32,8 @@ pub struct Site<'a> {
     pub hands_over: bool,
     /// Forecasts the memory that a Program of a Plan would hold.
     pub forecast: Forecast<'a>,
+    /// Forecasts the seconds of a step.
+    pub timing: Timing<'a>,
 }
 
 /// Returns the bytes that sites share whose memory is the processor's, `None` for no limit.
@@ -81,6 +87,9 @@ pub struct Bounds {
     pub kv: KvType,
     /// Most sequences that run at the same time.
     pub sequences: usize,
+    /// How many more may run where memory and speed make use of them
+    /// ([`worthwhile`](super::worthwhile)).
+    pub further: usize,
     /// Further slots, for sequences that ended and for beginnings that others share.
     pub kept: usize,
     /// Most rows in a step.

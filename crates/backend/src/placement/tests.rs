@@ -1,5 +1,6 @@
 use trine_model::{
     Buffer, BufferId, Cache, CacheId, Heads, Input, KvType, Op, Plan, Rows, Source, Step, Width,
+    Workload,
 };
 
 use super::*;
@@ -84,6 +85,7 @@ fn site(kind: MemoryKind, free: Option<u64>) -> Site<'static> {
         most_context: None,
         hands_over: false,
         forecast: Box::new(forecast),
+        timing: Box::new(|_, _, _| None),
     }
 }
 
@@ -101,6 +103,7 @@ const BOUNDS: Bounds = Bounds {
     is_context_open: false,
     kv: KvType::F16,
     sequences: 8,
+    further: 0,
     kept: 2,
     rows: 64,
     unit: 0,
@@ -431,4 +434,57 @@ fn a_placement_prints_its_parts() {
     assert!(limited(4 * BLOCK as u64 * 100).contains("of each layer's KV cache"), "{text}");
     let whole = place(&plan(4), &[host()], LayerChoice::Fitting, &demand).unwrap().to_string();
     assert!(whole.ends_with("128 blocks of 32 tokens: every request's whole context"), "{whole}");
+}
+
+/// Further places take two thirds of what is left at most, and nothing of what there would be
+/// without them.
+#[test]
+fn further_places_take_what_is_left_and_of_use() {
+    let open = Bounds { context: 16_384, is_context_open: true, kept: 0, ..BOUNDS };
+    let place = |seconds: fn(f64) -> Option<f64>, free: Option<u64>, bounds: Bounds| {
+        let timing = move |_: &Plan, options: &ProgramOptions, step: Workload| {
+            assert!(options.sequences >= step.sequences && options.width.outputs >= step.outputs);
+            seconds(step.sequences as f64)
+        };
+        let sites = [Site { timing: Box::new(timing), free, ..gpu(free.unwrap_or(0)) }];
+        super::place(&plan(4), &sites, LayerChoice::Fitting, &Demand::Within(bounds)).unwrap()
+    };
+    let further = Bounds { further: 248, ..open };
+    let wide = Bounds { rows: 512, ..further };
+    let shared = |places: f64| Some(100.0 + places / 100.0);
+    let own = |places: f64| Some(10.0 + places);
+    let much = 1 << 20;
+    for (seconds, free, bounds, expected) in [
+        (shared as fn(f64) -> Option<f64>, Some(much), wide, 256),
+        (shared, Some(much), further, 64),
+        (shared, Some(much), open, 8),
+        (own, Some(much), wide, 128),
+        (|_| None, Some(much), wide, 8),
+        (shared, None, wide, 8),
+    ] {
+        let before = place(seconds, free, Bounds { further: 0, ..bounds });
+        let found = place(seconds, free, bounds);
+        assert_eq!((before.running, found.running), (8, expected), "{free:?} {bounds:?}");
+        assert_eq!(found.options.context, before.options.context);
+        // Blocks for 2048 positions, a slot, and a row with logits.
+        let more = expected - 8;
+        assert_eq!(found.options.blocks, before.options.blocks + 64 * more);
+        assert_eq!(found.options.sequences, before.options.sequences + more);
+        assert_eq!(found.options.width.outputs, expected);
+    }
+    // Two rings and twice 64 blocks: 532 bytes each, of which there have to be half as many
+    // more.
+    let before = place(shared, Some(much), Bounds { further: 0, ..wide });
+    let taken: u64 = before.parts.iter().map(|part| part.memory.total()).sum();
+    for (more, places) in [(0, 8), (531, 8), (2 * 532, 9), (21 * 532, 22)] {
+        let found = place(shared, Some(taken + more), wide);
+        assert_eq!((found.running, found.options.context), (places, 16_384), "{more}");
+    }
+    // What has no room for what was asked for has none for more.
+    let little = place(shared, Some(needed(4, 3, 256)), wide);
+    assert!(little.running < 8, "{}", little.running);
+    let exact = Demand::Exactly(little.options);
+    let sites = [gpu(much)];
+    let exact = super::place(&plan(4), &sites, LayerChoice::Fitting, &exact).unwrap();
+    assert_eq!(exact.options, little.options);
 }

@@ -61,6 +61,7 @@ const DEMO: EngineOptions = EngineOptions {
     context: Some(128),
     kv: KvType::F32,
     sequences: 2,
+    further: 0,
     kept: 1,
     prefill: 16,
     outputs: 0,

@@ -109,9 +109,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TYPE", value_parser = parse_pooling)]
     pub(crate) pooling: Option<Pooling>,
 
-    /// Requests that a model runs at once; others wait
-    #[arg(long, alias = "parallel", value_name = "N", default_value = "8", value_parser = whole(1u16..=4096))]
-    pub(crate) sequences: u16,
+    /// Requests that a model runs at once; others wait [default: as many as the device and its
+    /// memory make use of, up to 256]
+    #[arg(long, alias = "parallel", value_name = "N", value_parser = whole(1u16..=4096))]
+    pub(crate) sequences: Option<u16>,
 
     /// Requests that may wait for a model; more are answered with 503
     #[arg(long, value_name = "N", default_value = "256", value_parser = whole(1u32..=1_000_000))]

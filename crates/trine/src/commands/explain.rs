@@ -186,7 +186,8 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     attached.check_layers(settings.gpu_layers)?;
     let model = &attached.model;
     let draft = drafting.find(source, model, &settings)?;
-    let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));
+    let sizes =
+        args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(Some(most.into())));
     let options = sizes.guessing(&drafting).options(&name, model, &settings)?;
     let demand = options.demand_of(model)?;
     let devices = devices(args, &settings, drafting.device().filter(|_| draft.is_some()))?;

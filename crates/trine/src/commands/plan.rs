@@ -14,6 +14,7 @@ use trine_vulkan::{Outline, TuningMode};
 use super::plan_drafts::{DraftModel, Guessing};
 use super::plan_npu::{self, NpuForecast};
 use super::plan_pictures::{self, PictureForecast};
+use super::plan_places::Places;
 use crate::cli::{Placement, PlanArgs};
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::draft::{Attached, Drafting};
@@ -29,7 +30,7 @@ use crate::measured::{self, Reads};
 use crate::options::Settings;
 use crate::output;
 use crate::placed::Needs;
-use crate::session::formats;
+use crate::session::{Sizes, formats};
 use crate::suiting::Suited;
 use crate::terminal;
 use crate::tower;
@@ -80,6 +81,8 @@ struct Forecast<'a> {
     token: Work,
     generation: Vec<GenerationRow>,
     prompts: Vec<Prompt>,
+    /// What a server runs at once, if the model fits.
+    served: Option<Places>,
     /// A picture, if the model reads some.
     picture: Option<PictureForecast>,
     /// What an NPU would add, if the machine has one.
@@ -111,6 +114,8 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     let (machine, launches) = machine(&args, &model)?;
     let plan = model.plan();
     let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: settings.kv };
+    let served =
+        Sizes::serving(None).guessing(&drafting).options(&source.name(), &model, &settings)?;
     let is_guessing = !drafting.is_off();
     let drafts = Drafts {
         tokens: if is_guessing { args.drafts } else { 0 },
@@ -138,6 +143,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
             .iter()
             .map(|&at| forecast::prompt(passes, at))
             .collect::<Result<_, _>>()?,
+        served: Places::new(passes, &model, &served)?,
         picture: PictureForecast::new(&seeing, &machine, &launches),
         npu: NpuForecast::new(passes, &contexts)?,
     };
@@ -337,6 +343,7 @@ fn of_rates(gbps: f64, tops: f64) -> Machine {
         tops_limit: tops,
         gap_us: 0.0,
         memory_bytes: None,
+        has_own_memory: false,
         has_npu: false,
         sources: vec![Basis::new(
             BasisKind::Assumed,
@@ -405,6 +412,7 @@ impl Forecast<'_> {
             },
             "generation": self.generation,
             "prompt": self.prompts,
+            "served": self.served,
             "picture": self.picture,
             "npu": self.npu.as_ref().map(NpuForecast::json),
         })
@@ -456,6 +464,7 @@ impl Forecast<'_> {
             self.kv.name(),
             self.about_drafts(),
         ));
+        text.push_str(&self.served.as_ref().map_or(String::new(), Places::about));
         text.push_str(&self.picture.as_ref().map_or(String::new(), PictureForecast::about));
         text.push_str(&self.misfits());
         text.push_str(&self.npu.as_ref().map_or(String::new(), NpuForecast::about));

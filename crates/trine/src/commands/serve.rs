@@ -27,7 +27,7 @@ use crate::failure::{lacks_memory, message, usage};
 use crate::interrupt::{self, Watch};
 use crate::model_source::{Source, all_here, find, hub};
 use crate::options::Settings;
-use crate::session::{Session, Sizes, formats};
+use crate::session::{PLACES_LEAST, Session, Sizes, formats};
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, template};
 use crate::{machine, open_files, output, settings, signals, suiting, terminal, traces};
@@ -55,7 +55,7 @@ const KEYS_BYTES_MAX: u64 = 1 << 20;
 pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     let names = names(&args)?;
     let options = options(&args)?;
-    let sequences = usize::from(args.sequences);
+    let sequences = args.sequences.map(usize::from);
     let mut settings = Settings::new(&args.placement, KvType::F16);
     settings.vision = Wish::IfAny(tower::Choice::typed(&args.tower));
     let queue = args.queue as usize;
@@ -336,7 +336,8 @@ struct Models {
     settings: Settings,
     /// What guesses tokens.
     drafting: Drafting,
-    sequences: usize,
+    /// Requests that a model runs at once, if that was chosen.
+    sequences: Option<usize>,
     /// How texts are embedded.
     pooling: Pooling,
     /// The folder for prefixes that memory has no room for, and how many bytes they may take there.
@@ -469,8 +470,8 @@ impl Models {
 #[cfg_attr(test, derive(Clone))]
 struct Reduced<'a> {
     device: &'a str,
-    /// Sequences at once: asked for, and there is room for.
-    sequences: (usize, usize),
+    /// Sequences at once: asked for, if somebody did, and those that run.
+    sequences: (Option<usize>, usize),
     /// Positions: those of the model, and those that are served.
     context: (usize, usize),
     /// Whether the context was asked for.
@@ -487,8 +488,8 @@ struct Reduced<'a> {
 }
 
 impl Reduced<'_> {
-    /// Returns a line for the context, with what limited it, and one if fewer sequences run, with
-    /// the reason and what helps.
+    /// Returns a line for the context, with what limited it, and one for the sequences if nobody
+    /// chose their number, or if fewer run, with the reason and what helps.
     fn lines(&self) -> Vec<String> {
         // What is left of a limit that decided is less than what was taken.
         let budget = self.kv_memory.filter(|&budget| budget < 2 * self.caches);
@@ -505,13 +506,20 @@ impl Reduced<'_> {
             all.into_iter().filter(|remedy| !remedy.is_empty()).collect::<Vec<_>>().join(" or ")
         };
         let mut lines = Vec::new();
-        let (asked, running) = self.sequences;
+        let (chosen, running) = self.sequences;
+        let asked = chosen.unwrap_or(PLACES_LEAST);
         if running < asked {
             let (asked, run) =
                 (output::counted(asked, "request"), if running == 1 { "runs" } else { "run" });
             lines.push(format!(
                 "{running} of {asked} {run} at once: {limit} has room for no more; {} makes room, others wait{taking}",
                 remedies(&["a shorter --context"])
+            ));
+        }
+        if running >= asked && chosen.is_none() {
+            lines.push(format!(
+                "up to {} at once, as suits the device and its memory: --sequences chooses another number",
+                output::counted(running, "request")
             ));
         }
         let (models, context) = self.context;
@@ -626,7 +634,7 @@ mod tests {
     fn what_is_less_than_asked_for_is_said_with_what_helps() {
         let full = Reduced {
             device: "gpu",
-            sequences: (8, 8),
+            sequences: (Some(8), 8),
             context: (8192, 8192),
             is_context_chosen: false,
             most_context: None,
@@ -640,7 +648,7 @@ mod tests {
         let taking = Some("the draft takes 3 MB".to_owned());
         let with_draft = || Reduced { taking: taking.clone(), ..full.clone() };
         assert_eq!(with_draft().lines(), [whole]);
-        let lines = Reduced { sequences: (8, 2), ..with_draft() }.lines();
+        let lines = Reduced { sequences: (Some(8), 2), ..with_draft() }.lines();
         assert_eq!(
             lines,
             [
@@ -651,7 +659,7 @@ mod tests {
         );
         // Where the budget is not reached, the device is what is full.
         let lines =
-            Reduced { sequences: (8, 1), kv: KvType::Int8, caches: 1 << 20, ..full.clone() }
+            Reduced { sequences: (Some(8), 1), kv: KvType::Int8, caches: 1 << 20, ..full.clone() }
                 .lines();
         assert_eq!(
             lines,
@@ -661,7 +669,7 @@ mod tests {
                 whole
             ]
         );
-        let lines = Reduced { sequences: (8, 1), caches: 1 << 20, ..with_draft() }.lines();
+        let lines = Reduced { sequences: (None, 1), caches: 1 << 20, ..with_draft() }.lines();
         assert!(lines[0].ends_with("others wait; the draft takes 3 MB"), "{lines:?}");
         let lines = Reduced { context: (8192, 2048), kv_memory: None, ..with_draft() }.lines();
         assert_eq!(
@@ -671,6 +679,9 @@ mod tests {
               or a smaller model makes room; the draft takes 3 MB"
             ]
         );
+        let open = Reduced { sequences: (None, 64), ..full.clone() };
+        let said = "up to 64 requests at once, as suits the device and its memory: --sequences chooses another number";
+        assert_eq!(open.lines(), [said, whole]);
         let chosen = Reduced { context: (8192, 2048), is_context_chosen: true, ..full.clone() };
         assert_eq!(chosen.lines(), ["the context is 2048 tokens: that was asked for"]);
         let bounded = Reduced { context: (8192, 2048), most_context: Some(2048), ..full.clone() };

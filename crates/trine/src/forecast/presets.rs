@@ -1,7 +1,7 @@
 //! Machines whose rates are known well enough for a forecast.
 
-use trine_vulkan::capabilities::rates::{RADEON_780M, Rates};
-use trine_vulkan::capabilities::{Capabilities, presets as vulkan};
+use trine_backend::rates::Rates;
+use trine_vulkan::capabilities::{Capabilities, presets as vulkan, rates};
 
 use super::{Basis, BasisKind, Machine};
 use BasisKind::{Assumed, Measured, Published};
@@ -30,7 +30,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::radeon_780m,
         aliases: &["radeon780m", "amdradeon780m", "phoenix", "hawkpoint"],
         name: "Radeon 780M, DDR5-5600",
-        rates: RADEON_780M,
+        rates: rates::RADEON_780M,
         memory_bytes: None,
         has_npu: true,
         sources: &[
@@ -51,14 +51,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::radeon_890m,
         aliases: &["radeon890m", "amdradeon890m"],
         name: "Radeon 890M, LPDDR5X-7500",
-        rates: Rates {
-            gbps: 98.4,
-            gbps_limit: 120.0,
-            tops_skinny: 7.2,
-            tops_wide: 10.0,
-            tops_limit: 23.8,
-            gap_us: 5.0,
-        },
+        rates: rates::RADEON_890M,
         memory_bytes: None,
         has_npu: false,
         sources: &[
@@ -78,14 +71,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::radeon_8060s,
         aliases: &["strixhalo", "radeon8060s", "8060s", "ryzenaimax395"],
         name: "Strix Halo (Radeon 8060S)",
-        rates: Rates {
-            gbps: 215.0,
-            gbps_limit: 256.0,
-            tops_skinny: 18.0,
-            tops_wide: 26.0,
-            tops_limit: 59.4,
-            gap_us: 4.0,
-        },
+        rates: rates::RADEON_8060S,
         memory_bytes: None,
         has_npu: false,
         sources: &[
@@ -103,14 +89,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::rtx_4090,
         aliases: &["rtx4090", "4090", "geforcertx4090", "nvidiageforcertx4090"],
         name: "GeForce RTX 4090",
-        rates: Rates {
-            gbps: 917.0,
-            gbps_limit: 1008.0,
-            tops_skinny: 80.0,
-            tops_wide: 130.0,
-            tops_limit: 330.0,
-            gap_us: 2.0,
-        },
+        rates: rates::RTX_4090,
         memory_bytes: Some(24 << 30),
         has_npu: false,
         sources: &[
@@ -130,14 +109,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::h200,
         aliases: &["nvidiah200", "h200sxm"],
         name: "NVIDIA H200",
-        rates: Rates {
-            gbps: 4605.0,
-            gbps_limit: 4700.0,
-            tops_skinny: 250.0,
-            tops_wide: 400.0,
-            tops_limit: 640.0,
-            gap_us: 6.0,
-        },
+        rates: rates::H200,
         memory_bytes: Some(150_750_000_000),
         has_npu: false,
         sources: &[
@@ -167,6 +139,7 @@ impl Preset {
             tops_limit: self.rates.tops_limit,
             gap_us: self.rates.gap_us,
             memory_bytes: self.memory_bytes,
+            has_own_memory: self.memory_bytes.is_some(),
             has_npu: self.has_npu,
             sources: self.sources.iter().map(source).collect(),
         }

@@ -19,6 +19,7 @@ pub(super) fn round() -> Machine {
         tops_limit: 8.0,
         gap_us: 10.0,
         memory_bytes: None,
+        has_own_memory: false,
         has_npu: false,
         sources: Vec::new(),
     }

@@ -121,7 +121,7 @@ pub(crate) const KEYS: [Key; 45] = {
         key("server.share-priorities", Switch, Serve, "false"),
         key("server.tls-cert", Path, Serve, "none"),
         key("server.tls-key", Path, Serve, "none"),
-        key("server.sequences", Number, Serve, "8"),
+        key("server.sequences", Number, Serve, "as many as are of use, up to 256"),
         key("server.queue", Number, Serve, "256"),
         key("server.connections", Number, Serve, "1024"),
         key("server.drain-seconds", Number, Serve, "30"),

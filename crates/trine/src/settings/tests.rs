@@ -116,7 +116,7 @@ fn options_of_the_server_get_the_files_values() {
         Cli::from_arg_matches_mut(&mut matches).unwrap().command
     };
     let cli::Command::Serve(args) = parse(&["trine", "serve"]) else { panic!("no server") };
-    assert_eq!((args.port, args.sequences, args.memory), (9000, 3, Some(2 << 30)));
+    assert_eq!((args.port, args.sequences, args.memory), (9000, Some(3), Some(2 << 30)));
     assert_eq!(args.origin, origins(&["https://a", "https://b"]));
     assert_eq!(args.host, "127.0.0.1");
     let shared = self::settings("[server]\nshare-prefixes = true\n", &[]).unwrap();

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use trine_backend::ProgramOptions;
+use trine_backend::rates::{ATTENTION_FACTOR, Rates};
 use trine_model::{Plan, aside};
 
 use super::caches::cache_bytes;
@@ -20,7 +21,6 @@ use super::selection::Selection;
 use super::series::choose_launch;
 use super::top_memory::top_launch;
 use super::tuning::Survey;
-use crate::capabilities::rates::{ATTENTION_FACTOR, Rates};
 use crate::chain;
 use crate::compiler::Described;
 use crate::dispatch::{Dispatch, Span};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use trine_backend::rates::Work;
 use trine_backend::{
     BULK_ROWS, BackendError, DeviceMemory, Memory, MemoryKind, Partner, ProgramOptions, delegated,
 };
@@ -17,7 +18,7 @@ use super::passes::{Attended, INVARIANT_ROWS, PassKey, least, pass_keys};
 use super::print::Printed;
 use super::refusals;
 use super::selection::Selection;
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, rates};
 use crate::error::GpuError;
 use crate::raw::memory::ALIGNMENT;
 
@@ -143,6 +144,19 @@ impl Outline {
         let lowered = self.lowered(&plan, options, width, tokens == 1);
         let (_, graph) = lowered.map_err(|error| error.on(&self.capabilities.label()))?;
         Ok(graph.nodes.len())
+    }
+
+    /// Forecasts the seconds of a step in a Program with these options
+    /// ([`Device::step_seconds`](trine_backend::Device::step_seconds)).
+    pub fn step_seconds(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+        workload: Workload,
+    ) -> Option<f64> {
+        let rates = rates::of(&self.capabilities)?;
+        let launches = self.launches(plan, options, workload).ok()?;
+        Some(rates.seconds(&Work::of(plan, workload, launches)).total())
     }
 
     /// Returns the kernels that a Program of a Plan with these options compiles: those that it
