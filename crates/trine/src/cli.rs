@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use trine_model::KvType;
 use trine_weights::DType;
 
+mod choosing;
 mod documents;
 mod draft;
 mod explain;
@@ -23,6 +24,7 @@ mod think;
 mod top;
 mod values;
 
+pub(crate) use choosing::ChoosingArgs;
 pub(crate) use documents::{CompletionsArgs, ManArgs, Shell};
 pub(crate) use draft::{DraftArgs, DraftChoice};
 pub(crate) use explain::ExplainArgs;
@@ -261,7 +263,8 @@ pub(crate) struct BenchArgs {
         help_heading = "Images",
         conflicts_with_all = [
             "prompt", "generate", "batch", "depth", "steps", "draft", "drafts", "draft_device", "text", "recite",
-            "acceptance", "accept", "no_mmproj"
+            "acceptance", "accept", "no_mmproj", "temperature", "top_k", "top_p", "repetition_penalty",
+            "presence_penalty", "grammar", "logprobs"
         ]
     )]
     pub(crate) image: Option<BenchPicture>,
@@ -282,6 +285,9 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     pub(crate) tower: TowerArgs,
+
+    #[command(flatten)]
+    pub(crate) choosing: ChoosingArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

@@ -1,6 +1,7 @@
 //! One module for each command.
 
 pub(crate) mod bench;
+mod bench_choosing;
 mod bench_drafts;
 mod bench_energy;
 mod bench_pictures;

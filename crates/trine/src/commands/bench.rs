@@ -11,6 +11,7 @@ use trine_engine::{Drafter, Drafts, Engine, GUESSES_MAX};
 use trine_model::{KvType, Workload};
 use trine_vulkan::INVARIANT_ROWS;
 
+use super::bench_choosing::{Choosing, Said};
 use super::bench_drafts::{self, Accepting, Drafted, Reader, Script, Scripted, Text};
 use super::bench_energy::{self, Used};
 use super::bench_pictures;
@@ -72,6 +73,9 @@ struct Report {
     /// What guessed tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     draft: Option<String>,
+    /// How tokens are chosen, if not as usual.
+    #[serde(rename = "sampling", skip_serializing_if = "Option::is_none")]
+    choosing: Option<Said>,
     kv: KvType,
     version: &'static str,
     repeats: usize,
@@ -106,6 +110,10 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     settings.context = Some(context(&source, &tests, settings.context, rows)?);
     let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
     let guesses = Guesses::new(&args, &source)?;
+    let choosing = Choosing::new(&args.choosing, || source.open(settings.quantize))?;
+    if choosing.is_some() && !tests.iter().any(|test| test.kind == Kind::Generate) {
+        return Err(usage("how tokens are chosen has no effect with -n 0; leave it out"));
+    }
     let mut session = guesses.open(&source, &settings, sizes)?;
     session.tell(verbose);
     for test in &tests {
@@ -115,15 +123,17 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let sensors = Sensors::find(Path::new("/sys"));
     sensors.tell(verbose);
     let watch = Watch::new();
-    let means = Means { watch: &watch, profile: false, sensors: &sensors };
+    let choosing = choosing.as_ref();
+    let means = Means { watch: &watch, profile: false, sensors: &sensors, choosing };
     let measured = measure(&mut session.engine, &tests, &args, &guesses, bandwidth.as_mut(), means);
     let (runs, reads) = measured.with_context(|| format!("{} was not measured", session.name))?;
     let mut report = report(&session, &settings, &sensors, &tests, &runs, reads);
     report.draft = guesses.guesser_name(&session);
+    report.choosing = choosing.map(Choosing::said).cloned();
     report.npu = session.npu.as_deref().map(Done::by);
     if args.steps {
         session.engine.set_guesses(Some(0));
-        step_times(&mut session, &tests, &watch, &mut report)?;
+        step_times(&mut session, &tests, means, &mut report)?;
     }
     if args.json {
         return output::json(&report);
@@ -287,14 +297,14 @@ fn yardstick(session: &Session) -> Option<Yardstick> {
 fn step_times(
     session: &mut Session,
     tests: &[Test],
-    watch: &Watch,
+    means: Means<'_>,
     report: &mut Report,
 ) -> Result<()> {
     let bandwidth = report.read_bandwidth_summary.as_ref().map(|summary| summary.median);
     let kv = session.engine.program().facts().options.kv;
     let plain = tests.iter().zip(&mut report.tests).filter(|(test, _)| !test.is_drafted);
     for (test, measured) in plain {
-        let means = Means { watch, profile: true, sensors: &Sensors::default() };
+        let means = Means { profile: true, sensors: &Sensors::default(), ..means };
         // The first run also records what the second one measures.
         one(&mut session.engine, *test, Round::default(), means)?;
         let run = one(&mut session.engine, *test, Round::default(), means)?;
@@ -471,6 +481,7 @@ fn report(
         threads: session.threads,
         draft: None,
         npu: None,
+        choosing: None,
         kv: settings.kv,
         version: env!("CARGO_PKG_VERSION"),
         repeats: runs.first().map_or(0, Vec::len),
@@ -550,8 +561,11 @@ fn describe(report: &Report, markdown: bool) -> String {
                 output::rate(summary.maximum / 1e9)
             )
         });
+    let choosing = report.choosing.as_ref().map_or(String::new(), |said| {
+        format!("; tokens are chosen with {}", terminal::harmless(&said.words()))
+    });
     format!(
-        "{table}\n\n{}, {}; {}; kv {}; trine {}; {}; streaming read {read} with {}",
+        "{table}\n\n{}, {}; {}; kv {}; trine {}; {}; streaming read {read} with {}{choosing}",
         terminal::harmless(&report.model),
         output::bytes(report.file_bytes),
         terminal::harmless(&report.device),

@@ -380,7 +380,12 @@ mod tests {
         engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
         engine.set_guesses(Some(4));
         let test = Test { kind: Kind::Generate, tokens: 100, batch, depth: 0, is_drafted: true };
-        let means = Means { watch: &Watch::new(), profile: false, sensors: &Sensors::default() };
+        let means = Means {
+            watch: &Watch::new(),
+            profile: false,
+            sensors: &Sensors::default(),
+            choosing: None,
+        };
         one(&mut engine, test, Round::default(), means).unwrap()
     }
 
@@ -412,7 +417,12 @@ mod tests {
         engine.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
         engine.set_guesses(Some(4));
         let test = Test { kind: Kind::Generate, tokens: 190, batch: 2, depth: 0, is_drafted: true };
-        let means = Means { watch: &Watch::new(), profile: false, sensors: &Sensors::default() };
+        let means = Means {
+            watch: &Watch::new(),
+            profile: false,
+            sensors: &Sensors::default(),
+            choosing: None,
+        };
         let run = one(&mut engine, test, Round::default(), means).unwrap();
         let (drafted, accepted) = run.guesses;
         let drafts = drafted as f64 / shares.len() as f64;

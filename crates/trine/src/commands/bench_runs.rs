@@ -8,6 +8,7 @@ use serde::Serialize;
 use trine_backend::BLOCK;
 use trine_engine::{Engine, Finish, Request, Scope, SequenceId, Status, Update};
 
+use super::bench_choosing::Choosing;
 use crate::energy::{Energy, Metering, Sensors};
 use crate::failure::please_report;
 use crate::failure::usage;
@@ -177,6 +178,8 @@ pub(super) struct Means<'a> {
     /// Whether the time of each step of the Plan is measured.
     pub(super) profile: bool,
     pub(super) sensors: &'a Sensors,
+    /// How tests of generation choose their tokens; `None` for the most likely ones.
+    pub(super) choosing: Option<&'a Choosing>,
 }
 
 /// Runs a test once.
@@ -209,7 +212,7 @@ fn read_prompts(
 ) -> Result<Run> {
     let begin = Begin::now(engine, means)?;
     for index in 0..test.batch {
-        submit(engine, test, round, index, (test.tokens, 1))?;
+        submit(engine, test, (round, None), index, (test.tokens, 1))?;
     }
     finish(engine, means.watch)?;
     begin.run(engine, test.batch * test.tokens)
@@ -230,14 +233,14 @@ fn write_tokens(
     if prompt > 1 {
         // The prompts are read before any sequence writes, so that all begin together.
         for index in 0..test.batch {
-            submit(engine, test, round, index, (prompt, 0))?;
+            submit(engine, test, (round, None), index, (prompt, 0))?;
         }
         finish(engine, means.watch)?;
     }
     let rows = engine.program().facts().options.width.tokens;
     let most = 1 + test.ahead(rows) + test.most_tokens();
     let ids = (0..test.batch)
-        .map(|index| submit(engine, test, round, index, (prompt, most)))
+        .map(|index| submit(engine, test, (round, means.choosing), index, (prompt, most)))
         .collect::<Result<Vec<_>>>()?;
     let mut written: HashMap<SequenceId, usize> = HashMap::new();
     while written.len() < test.batch && !engine.is_idle() {
@@ -258,6 +261,9 @@ fn write_tokens(
     };
     while !is_done(&written) {
         if engine.is_idle() {
+            if let Some(error) = means.choosing.and_then(|own| own.ended(test.tokens)) {
+                return Err(error);
+            }
             bail!(
                 "a request ended before it had written {} tokens; {}",
                 test.tokens,
@@ -335,12 +341,16 @@ fn fail_on(finish: Option<Finish>) -> Result<()> {
 fn submit(
     engine: &mut Engine,
     test: Test,
-    round: Round<'_>,
+    (round, choosing): (Round<'_>, Option<&Choosing>),
     index: usize,
     (length, max_tokens): (usize, usize),
 ) -> Result<SequenceId> {
     let prompt = round.prompt(index, test.batch, length, engine.vocabulary());
     let request = Request { scope: round.scope(), ..Request::new(prompt, max_tokens) };
+    let request = match choosing {
+        Some(choosing) => choosing.apply(request, index as u64)?,
+        None => request,
+    };
     Ok(engine.submit(request)?)
 }
 
@@ -374,7 +384,8 @@ mod tests {
 
     /// Runs a test on a machine without sensors.
     fn run(engine: &mut Engine, test: Test, profile: bool) -> Run {
-        let means = Means { watch: &Watch::new(), profile, sensors: &Sensors::default() };
+        let sensors = Sensors::default();
+        let means = Means { watch: &Watch::new(), profile, sensors: &sensors, choosing: None };
         one(engine, test, Round::default(), means).unwrap()
     }
 
@@ -386,7 +397,8 @@ mod tests {
         std::fs::write(hwmon.join("name"), "amdgpu\n").unwrap();
         std::fs::write(hwmon.join("power1_average"), "20000000\n").unwrap();
         let sensors = Sensors::find(folder.path());
-        let means = Means { watch: &Watch::new(), profile: false, sensors: &sensors };
+        let means =
+            Means { watch: &Watch::new(), profile: false, sensors: &sensors, choosing: None };
         for test in [prompt(2, 48), generate(2, 5, 70)] {
             let run = one(&mut engine(test, 64, 1), test, Round::default(), means).unwrap();
             let Energy { seconds, joules } = run.energy.unwrap();
