@@ -11,6 +11,7 @@ mod place;
 mod precision;
 mod prefixes;
 mod reading;
+mod rotation;
 mod sequence;
 mod spill;
 mod step;

@@ -105,6 +105,11 @@ impl<T> Queue<T> {
         self.shares_priorities = shares_priorities;
     }
 
+    /// Returns whether priorities order the requests of all clients.
+    pub fn shares_priorities(&self) -> bool {
+        self.shares_priorities
+    }
+
     /// Adds an item. Ranks must differ.
     pub fn push(&mut self, rank: Rank, tokens: usize, item: T) {
         let new = Line { waiting: BTreeMap::new(), tokens: 0, turn: self.due };

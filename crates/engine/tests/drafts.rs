@@ -104,6 +104,10 @@ fn requests() -> (Vec<Request>, Arc<AtomicUsize>) {
     requests.extend([stops(0), stops(30)]);
     // The context ends before the text.
     requests.push(Request::new(prompt(7, 220), TOKENS));
+    // None takes the place of an earlier one: with guesses that would be at other times.
+    for (priority, request) in (0..).zip(&mut requests) {
+        request.priority = priority;
+    }
     (requests, count)
 }
 

@@ -7,6 +7,7 @@ use trine_backend::BLOCK;
 
 use super::Engine;
 use super::place::Place;
+use super::rotation::Turns;
 use super::sequence::{Sequence, Turn};
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
@@ -19,6 +20,42 @@ const WORTH_WAITING: usize = BLOCK;
 /// A place where prompts branch is kept if it is at least this many positions from the beginning
 /// and from what could be reused.
 const WORTH_KEEPING: usize = 2 * BLOCK;
+
+/// What a request finds that wants to start.
+struct House {
+    /// Whether as many sequences run as may.
+    is_full: bool,
+    /// The running sequence that gives way first because it waits for a picture.
+    aside: Option<usize>,
+    /// The one that gives way to a client that runs nothing.
+    spare: Option<usize>,
+    /// Those that give way because they have had their turns.
+    turns: Turns,
+    /// The clients that run something, if each place has to be given up.
+    served: HashSet<ClientId>,
+}
+
+impl House {
+    /// Returns whether each request needs a place that another one gives up.
+    fn is_taken(&self) -> bool {
+        self.is_full && self.aside.is_none()
+    }
+
+    /// Returns whether nobody would give one up.
+    fn is_closed(&self) -> bool {
+        self.is_taken() && self.spare.is_none() && self.turns.is_empty()
+    }
+}
+
+/// A waiting request that may have a place.
+struct Next {
+    rank: Rank,
+    has_room: bool,
+    /// Whether it has room, or would have it without the sequences that wait for pictures.
+    waiting_suffice: bool,
+    /// The running sequence that would give its place up.
+    gives_way: Option<usize>,
+}
 
 impl Engine {
     /// Starts requests in order while there are slots and memory for them.
@@ -34,35 +71,15 @@ impl Engine {
         // The request for which another one gave way.
         let mut favoured = None;
         while !self.queue.is_empty() {
-            let is_full = self.scheduler.sequences() >= self.limits.sequences;
-            // Towers make rows meanwhile: who gives way is decided once.
-            let aside = self.last_in_wait();
-            let spare = self.spare();
-            // Clients that get no place which another one would have to give up.
-            let mut served = HashSet::new();
-            if is_full && aside.is_none() {
-                if spare.is_none() {
-                    return Ok(());
-                }
-                served.extend(self.places.iter().filter_map(Place::rank).map(|rank| rank.client));
+            let house = self.house();
+            if house.is_closed() {
+                return Ok(());
             }
-            let mut common = std::mem::take(&mut self.common);
-            let mut visits = 0;
-            let next =
-                self.queue.iter_after(passed).inspect(|_| visits += 1).find(|(rank, sequence)| {
-                    favoured.is_none_or(|favoured| favoured == *rank)
-                        && !served.contains(&rank.client)
-                        && !self.waits_for_pages(sequence, now)
-                        && !self.waits_for_pictures(*rank, sequence)
-                        && !self.waits(sequence, &mut common)
-                });
-            let next = next.map(|(rank, sequence)| (rank, self.has_room(sequence)));
-            self.common = common;
-            self.visits += visits;
-            let Some((rank, has_room)) = next else { return Ok(()) };
-            let gives_way = spare.filter(|_| !self.has_running(rank.client));
-            let gives_way = gives_way.filter(|_| is_full || self.has_room_without_spares(rank));
-            let waiting_suffice = has_room || self.has_room_without_waiting(rank);
+            let Some(next) = self.next_to_start(&house, (passed, favoured), now) else {
+                return Ok(());
+            };
+            let Next { rank, has_room, waiting_suffice, gives_way } = next;
+            let House { is_full, aside, .. } = house;
             if !waiting_suffice && gives_way.is_none() {
                 return Ok(());
             }
@@ -94,6 +111,59 @@ impl Engine {
             self.start(rank, sequence, events)?;
         }
         Ok(())
+    }
+
+    /// Returns what a request finds that wants to start now.
+    fn house(&self) -> House {
+        let is_full = self.scheduler.sequences() >= self.limits.sequences;
+        // Towers make rows meanwhile: who gives way is decided once.
+        let (aside, spare) = (self.last_in_wait(), self.spare());
+        let mut served = HashSet::new();
+        if is_full && aside.is_none() {
+            served.extend(self.places.iter().filter_map(Place::rank).map(|rank| rank.client));
+        }
+        House { is_full, aside, spare, turns: self.turns(), served }
+    }
+
+    /// Returns the next request, after the one that was `passed`, that may have a place; only the
+    /// one that is `favoured`, if one is.
+    fn next_to_start(
+        &mut self,
+        house: &House,
+        (passed, favoured): (Option<Rank>, Option<Rank>),
+        now: Duration,
+    ) -> Option<Next> {
+        let mut common = std::mem::take(&mut self.common);
+        let in_turn =
+            |rank: Rank, sequence: &Sequence| self.place_in_turn(&house.turns, rank, sequence);
+        let gets_place = |rank: Rank, sequence: &Sequence| {
+            !house.is_taken()
+                || (house.spare.is_some() && !house.served.contains(&rank.client))
+                || in_turn(rank, sequence).is_some()
+        };
+        let mut visits = 0;
+        let found =
+            self.queue.iter_after(passed).inspect(|_| visits += 1).find(|(rank, sequence)| {
+                favoured.is_none_or(|favoured| favoured == *rank)
+                    && gets_place(*rank, sequence)
+                    && !self.waits_for_pages(sequence, now)
+                    && !self.waits_for_pictures(*rank, sequence)
+                    && !self.waits(sequence, &mut common)
+            });
+        let next = found.map(|(rank, sequence)| {
+            let spare = house.spare.filter(|_| !self.has_running(rank.client));
+            let spare = spare.filter(|_| house.is_full || self.has_room_without_spares(rank));
+            let has_room = self.has_room(sequence);
+            Next {
+                rank,
+                has_room,
+                waiting_suffice: has_room || self.has_room_without_waiting(rank),
+                gives_way: spare.or_else(|| in_turn(rank, sequence)),
+            }
+        });
+        self.common = common;
+        self.visits += visits;
+        next
     }
 
     /// Returns whether a request should wait until a running prompt that begins like it is in the
@@ -141,7 +211,7 @@ impl Engine {
 
     /// Returns how many blocks a request lacks: for its tokens and one more, beyond those that no
     /// running sequence owns.
-    fn lacking_blocks(&self, sequence: &Sequence) -> usize {
+    pub(super) fn lacking_blocks(&self, sequence: &Sequence) -> usize {
         let needed = sequence.tokens.len() / BLOCK + 1;
         needed.saturating_sub(self.kv.total_blocks() - self.kv.running_blocks())
     }
@@ -177,6 +247,7 @@ impl Engine {
             self.status.prompt_tokens += sequence.prompt as u64;
             self.status.reused_tokens += lease.reused as u64;
         }
+        sequence.written_before = sequence.written();
         sequence.want_pictures(lease.reused, &self.picture_wait.waker);
         let (rows, wanted) = sequence.next_rows(lease.reused);
         let prompts = self.scheduler.prompt_slots().iter();

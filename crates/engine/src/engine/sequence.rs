@@ -43,6 +43,8 @@ pub(super) struct Sequence {
     pub(super) scope: Scope,
     pub(super) deadline: Option<Instant>,
     pub(super) statistics: Statistics,
+    /// The tokens that it had written when it got its place.
+    pub(super) written_before: usize,
     /// Its state with respect to the store of prefixes, while it waits.
     pub(super) turn: Turn,
     /// The position at which to keep a fork for others; 0 for none.
@@ -113,6 +115,7 @@ impl Sequence {
             scope: request.scope,
             deadline: request.deadline,
             statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
+            written_before: 0,
             turn: Turn::Open,
             branch: 0,
             album: Album::new(request.pictures.iter().map(PromptPicture::shown)),
@@ -352,6 +355,11 @@ impl Sequence {
     /// Returns whether no token was sampled yet.
     pub(super) fn is_silent(&self) -> bool {
         self.statistics.generated_tokens == 0
+    }
+
+    /// Returns the number of tokens that it has written.
+    pub(super) fn written(&self) -> usize {
+        self.statistics.generated_tokens
     }
 
     /// Records that it is tried again after the device failed. Returns whether this is the first

@@ -116,3 +116,36 @@ fn clients_take_turns() {
     });
     server.wait_idle();
 }
+
+/// A prompt that comes when all places are taken waits for no text to end, also if one client sent
+/// them all, and the texts are what they are alone.
+#[test]
+fn a_prompt_in_a_full_house_has_its_turn() {
+    let server = Harness::start();
+    let text = |seed: usize, max_tokens: usize| {
+        let body = json!({
+            "prompt": [7, 8, seed + 9], "max_tokens": max_tokens, "seed": seed, "temperature": 1,
+            "ignore_eos": true
+        });
+        let (status, answer) = server.post("/v1/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let alone: Vec<String> = (0..SEQUENCES).map(|seed| text(seed, 150)).collect();
+    let before = server.status().preemptions;
+    server.slow_down(Duration::from_millis(2));
+    std::thread::scope(|scope| {
+        let text = &text;
+        let many: Vec<_> =
+            (0..SEQUENCES).map(|seed| scope.spawn(move || text(seed, 150))).collect();
+        server.wait_for("all places are taken", |status| status.running == SEQUENCES);
+        text(99, 3);
+        assert!(many.iter().all(|text| !text.is_finished()), "it waited for a text to end");
+        let found: Vec<String> = many.into_iter().map(|text| text.join().unwrap()).collect();
+        assert_eq!(found, alone);
+    });
+    // How often the others take turns depends on when each of them began.
+    let changes = server.status().preemptions - before;
+    assert!((1..=8).contains(&changes), "{changes}");
+    server.wait_idle();
+}
