@@ -672,6 +672,9 @@ impl Bound {
     ) -> Result<bool, GpuError> {
         let sampler = self.sampler.as_mut().filter(|own| own.vocabulary() == vocabulary);
         let Some(sampler) = sampler else { return Ok(false) };
+        if !sampler.is_right(&self.gpu)? {
+            return Ok(false);
+        }
         let fetch = self.passes[pass].fetch[index].as_ref();
         let logits =
             fetch.map_or_else(|| self.outputs[index].address(), |copy| copy.from.address());

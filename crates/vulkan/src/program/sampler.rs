@@ -106,11 +106,13 @@ pub(super) struct Sampler {
     all: Recording,
     few: Recording,
     records: Vec<RowRecord>,
+    /// Whether the device's numbers are those of the host; `None` until that was tried.
+    agrees: Option<bool>,
 }
 
 impl Sampler {
     /// Allocates and records what a Program with at most `outputs` output rows draws with; `None`
-    /// if it draws from no rows, or its device's numbers are not those of the host.
+    /// if it draws from no rows. Nothing runs here.
     pub(super) fn new(
         gpu: &Arc<Gpu>,
         plan: &Plan,
@@ -127,7 +129,7 @@ impl Sampler {
         let dispatches = launch.dispatches(gpu)?;
         let all = Recording::record(gpu, &dispatches, &[], &[])?;
         let few = Recording::record(gpu, &dispatches[..FEW], &[], &[])?;
-        let mut sampler = Self {
+        Ok(Some(Self {
             layout,
             vocabulary,
             capabilities: gpu.capabilities().clone(),
@@ -138,16 +140,26 @@ impl Sampler {
             all,
             few,
             records: Vec::with_capacity(layout.rows),
-        };
-        if sampler.agrees(gpu)? {
-            return Ok(Some(sampler));
+            agrees: None,
+        }))
+    }
+
+    /// Returns whether the device's numbers are those of the host, which a trial before the first
+    /// draw finds out.
+    pub(super) fn is_right(&mut self, gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
+        if let Some(agrees) = self.agrees {
+            return Ok(agrees);
         }
-        let device = gpu.capabilities().name.as_str();
-        tracing::warn!(
-            device,
-            "the device does not round numbers as Vulkan asks, so the processor chooses tokens"
-        );
-        Ok(None)
+        let agrees = self.try_numbers(gpu)?;
+        self.agrees = Some(agrees);
+        if !agrees {
+            let device = gpu.capabilities().name.as_str();
+            tracing::warn!(
+                device,
+                "the device does not round numbers as Vulkan asks, so the processor chooses tokens"
+            );
+        }
+        Ok(agrees)
     }
 
     /// Returns the logits of a row that it draws from.
@@ -219,7 +231,7 @@ impl Sampler {
 
     /// Returns whether the device finds the numbers that the host does: weights and scores over
     /// their whole range, and changes.
-    fn agrees(&mut self, gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
+    fn try_numbers(&mut self, gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
         let last = (self.vocabulary - 1).max(1) as f32;
         let logits: Vec<f32> =
             (0..self.vocabulary).map(|token| -30.0 * token as f32 / last).collect();
