@@ -76,6 +76,26 @@ pub trait Program: Send {
     /// contents of all caches are undefined and no step is in flight.
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError>;
 
+    /// Waits for the oldest step in flight, draws from rows of the Plan's first output, as
+    /// [`Results::draw`] does, and appends what was drawn. A device that can begins to draw once
+    /// the step has ended, without waiting for the caller.
+    ///
+    /// # Errors
+    /// As [`Program::wait`] and [`Results::draw`].
+    fn wait_and_draw(
+        &mut self,
+        step: InFlight,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<&mut dyn Results, BackendError> {
+        let vocabulary = self.facts().plan.output(0).columns;
+        let results = self.wait(step)?;
+        if !draws.is_empty() {
+            results.draw(0, vocabulary, draws, drawn)?;
+        }
+        Ok(results)
+    }
+
     /// Runs one step and returns the rows of the Plan's first output, as [`Results::output`] does.
     ///
     /// # Errors

@@ -194,9 +194,19 @@ pub(crate) fn wait<'a>(
     step: InFlight,
     states: Option<&mut Vec<f32>>,
 ) -> Result<StepLogits<'a>, BackendError> {
+    wait_and_draw(program, step, states, (&[], &mut Vec::new()))
+}
+
+/// Waits for a step, as [`wait`] does, and appends what is drawn from its rows.
+pub(crate) fn wait_and_draw<'a>(
+    program: &'a mut dyn Program,
+    step: InFlight,
+    states: Option<&mut Vec<f32>>,
+    (draws, drawn): (&[Draw], &mut Vec<Result<Drawn, NoToken>>),
+) -> Result<StepLogits<'a>, BackendError> {
     let Facts { plan, finds_top, .. } = program.facts();
     let (vocabulary, finds_top) = (plan.output(0).columns, *finds_top);
-    let results = program.wait(step)?;
+    let results = program.wait_and_draw(step, draws, drawn)?;
     if let Some(states) = states {
         states.clear();
         states.extend_from_slice(results.output(1)?);
@@ -295,11 +305,6 @@ impl<'a> StepLogits<'a> {
             return Ok(None);
         }
         self.results.top(row).map(Some)
-    }
-
-    /// Returns whether the device finds the largest logits.
-    pub(crate) fn finds_top(&self) -> bool {
-        self.finds_top
     }
 
     /// Returns the size of the vocabulary.

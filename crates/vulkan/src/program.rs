@@ -372,17 +372,31 @@ impl Program for VulkanProgram {
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
         let step = self.flights.end(step)?;
-        let (ended, pass) = self.finish(step).map_err(|failure| match failure {
-            Failure::Gpu(error) => self.failed(error),
-            Failure::Aside(error) => error,
-        })?;
-        if ended == Ended::Stopped {
-            return Err(BackendError::Stopped);
+        self.end(step)?;
+        Ok(self)
+    }
+
+    fn wait_and_draw(
+        &mut self,
+        step: InFlight,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<&mut dyn Results, BackendError> {
+        let step = self.flights.end(step)?;
+        let vocabulary = self.facts.plan.output(0).columns;
+        let may_begin = step.series.is_none() && self.check_draws(step, 0, draws).is_ok();
+        if let Some(bound) = self.bound.as_mut().filter(|_| may_begin) {
+            let begun = bound.begin_draws((step.pass, 0), vocabulary, draws);
+            begun.map_err(|error| self.failed(error))?;
         }
-        self.model.checkpoint().check_intact()?;
-        self.note_overflow();
-        self.done = Step { pass, ..step };
-        self.fetched.clear();
+        let ended = self.end(step);
+        let bound = self.bound.as_mut();
+        let taken = bound.map_or(Ok(0), |bound| bound.end_draws(draws, drawn));
+        ended?;
+        let taken = taken.map_err(|error| self.failed(error))?;
+        if taken < draws.len() {
+            self.draw(0, vocabulary, &draws[taken..], drawn)?;
+        }
         Ok(self)
     }
 
@@ -507,10 +521,7 @@ impl Results for VulkanProgram {
         draws: &[Draw],
         drawn: &mut Vec<Result<Drawn, NoToken>>,
     ) -> Result<(), BackendError> {
-        self.facts.check_output(self.done.goal, index)?;
-        if let Some(draw) = draws.iter().find(|draw| draw.row >= self.done.rows.outputs) {
-            return Err(too_few(draw.row + 1));
-        }
+        self.check_draws(self.done, index, draws)?;
         let bound = self.bound.as_mut().expect("the step has run on it");
         let has_drawn = bound.draw((self.done.pass, index), vocabulary, draws, drawn);
         if has_drawn.map_err(|error| self.failed(error))? {
@@ -562,6 +573,29 @@ impl Pages for VulkanProgram {
 }
 
 impl VulkanProgram {
+    /// Ends a step, whose results are there from then on.
+    fn end(&mut self, step: Step) -> Result<(), BackendError> {
+        let (ended, pass) = self.finish(step).map_err(|failure| match failure {
+            Failure::Gpu(error) => self.failed(error),
+            Failure::Aside(error) => error,
+        })?;
+        if ended == Ended::Stopped {
+            return Err(BackendError::Stopped);
+        }
+        self.model.checkpoint().check_intact()?;
+        self.note_overflow();
+        self.done = Step { pass, ..step };
+        self.fetched.clear();
+        Ok(())
+    }
+
+    /// Checks that a step has the output and the rows that are drawn from.
+    fn check_draws(&self, step: Step, index: usize, draws: &[Draw]) -> Result<(), BackendError> {
+        self.facts.check_output(step.goal, index)?;
+        let beyond = draws.iter().find(|draw| draw.row >= step.rows.outputs);
+        beyond.map_or(Ok(()), |draw| Err(too_few(draw.row + 1)))
+    }
+
     /// Keeps what norms noted in a step that has ended: the next one may begin before anybody asks.
     fn note_overflow(&mut self) {
         let Some(bound) = &self.bound else { return };

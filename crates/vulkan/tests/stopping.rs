@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{BATCH, Golden};
+use trine_backend::sampling::{self, Draw, Rule, numbers};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
     SequenceView,
@@ -152,6 +153,47 @@ fn a_chain_that_fails_in_a_stopped_step_is_given_up() {
         assert!(bits(&mut *program, batch) == *expected);
     }
     assert!(device.gpu().has_injected(), "there are no chains any more");
+}
+
+/// Draws that are submitted with a step are those after it, also if a chain breaks and the step is
+/// run again, and if there are more than the device has room for at once.
+#[test]
+fn draws_with_a_step_are_those_after_it() {
+    let model = Golden::load("gguf/gemma3-qat").model;
+    let device = testing::own_device();
+    let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+    let [_, single, _] = steps();
+    let logits = program.run(&single).unwrap().to_vec();
+    let draw = |key: u64| {
+        let rule = Rule { scale: numbers::scale(1.3), share: 15_000_000, key, ..Rule::default() };
+        Draw { rule, tells: key.is_multiple_of(3), ..Draw::default() }
+    };
+    let draws: Vec<Draw> = (0..9).map(draw).collect();
+    let expected: Vec<_> = draws.iter().map(|draw| sampling::draw(&logits, draw)).collect();
+    let mut drawn_with = |program: &mut dyn Program, draws: &[Draw]| {
+        let step = program.submit(&single)?;
+        let mut drawn = Vec::new();
+        program.wait_and_draw(step, draws, &mut drawn).map(|_| drawn)
+    };
+    for breaks in [false, true, false] {
+        if breaks {
+            device.gpu().inject(Injected::Stall);
+        }
+        for count in [0, 1, draws.len()] {
+            let drawn = drawn_with(&mut *program, &draws[..count]).unwrap();
+            assert_eq!(drawn, expected[..count], "breaks: {breaks}");
+        }
+        assert!(!device.gpu().has_injected(), "a chain was broken");
+    }
+    let beyond = [draw(0), Draw { row: 1, ..draw(1) }];
+    let refused = drawn_with(&mut *program, &beyond);
+    assert!(matches!(refused, Err(BackendError::BadBatch { .. })), "{refused:?}");
+    let stop = Arc::new(AtomicBool::new(true));
+    program.heed(Arc::clone(&stop));
+    let stopped = drawn_with(&mut *program, &draws);
+    assert!(matches!(stopped, Err(BackendError::Stopped)), "{stopped:?}");
+    stop.store(false, Ordering::Relaxed);
+    assert_eq!(drawn_with(&mut *program, &draws).unwrap(), expected);
 }
 
 #[test]

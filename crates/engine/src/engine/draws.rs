@@ -1,10 +1,10 @@
-//! Draws from the rows of a step: all at once where more is wanted of rows than their largest
-//! logits.
+//! Draws from the rows of a step where more is wanted of them than their largest logits: all that
+//! are known while the step runs at once, and then all others.
 
-use trine_backend::BackendError;
 use trine_backend::sampling::{Draw, Drawn, NoToken};
+use trine_backend::{BackendError, InFlight, Program};
 
-use crate::rows::StepLogits;
+use crate::rows::{self, StepLogits};
 
 /// What is drawn from the rows of a step.
 #[derive(Default)]
@@ -15,6 +15,7 @@ pub(super) struct Draws {
     count: usize,
     /// The index of what is wanted of an output row.
     of_row: Vec<Option<usize>>,
+    /// What was drawn, of the first of those that are wanted.
     drawn: Vec<Result<Drawn, NoToken>>,
     /// A draw from a single row.
     single: Draw,
@@ -29,8 +30,12 @@ impl Draws {
         self.drawn.clear();
     }
 
-    /// Adds a draw from a row, which `write` writes unless it says that there is none.
+    /// Adds a draw from a row, which `write` writes unless it says that there is none. A row from
+    /// which one is wanted already has no other.
     pub(super) fn add(&mut self, row: usize, write: impl FnOnce(&mut Draw) -> bool) {
+        if self.of_row[row].is_some() {
+            return;
+        }
         if self.count == self.wanted.len() {
             self.wanted.push(Draw::default());
         }
@@ -42,12 +47,23 @@ impl Draws {
         }
     }
 
-    /// Draws what is wanted.
+    /// Waits for the step, as [`rows::wait`] does, and draws what is wanted.
+    pub(super) fn wait<'a>(
+        &mut self,
+        program: &'a mut dyn Program,
+        step: InFlight,
+        states: Option<&mut Vec<f32>>,
+    ) -> Result<StepLogits<'a>, BackendError> {
+        let wanted = &self.wanted[..self.count];
+        rows::wait_and_draw(program, step, states, (wanted, &mut self.drawn))
+    }
+
+    /// Draws what is wanted and was not drawn yet.
     pub(super) fn draw(&mut self, logits: &mut StepLogits<'_>) -> Result<(), BackendError> {
-        if self.count == 0 {
-            return Ok(());
+        match &self.wanted[self.drawn.len()..self.count] {
+            [] => Ok(()),
+            rest => logits.draw(rest, &mut self.drawn),
         }
-        logits.draw(&self.wanted[..self.count], &mut self.drawn)
     }
 
     /// Returns what was drawn from a row; `None` if nothing was wanted.

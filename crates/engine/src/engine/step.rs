@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
+use trine_backend::{BLOCK, BackendError, Facts, InFlight, SequenceView};
 
 use super::Engine;
 use super::drafting::running;
@@ -50,11 +50,11 @@ impl Engine {
             let since = (self.clock)();
             let beginning = self.sharing.as_ref().map(Sharing::begin);
             self.gather();
-            self.begin_constraints();
             let (kv, picks) = (&self.kv, &self.picks);
             let view =
                 |pick: &Pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) };
             let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view), goal)?;
+            self.begin_constraints();
             let spare = self.spare_picks.pop().unwrap_or_default();
             let picks = std::mem::replace(&mut self.picks, spare);
             let times = Times { since, drafting, overlapped: 0.0, beginning };
@@ -232,8 +232,15 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let takes_states = self.takes_states();
         let states = takes_states.then_some(&mut self.states);
-        let mut logits = rows::wait(self.program.as_mut(), step, states)?;
-        draw(&mut self.draws, &self.picks, &mut self.places, &self.kv, &mut logits)?;
+        let Facts { plan, finds_top, .. } = self.program.facts();
+        let of_logits = (plan.output(0).columns, *finds_top);
+        self.draws.begin(self.picks.iter().map(|pick| pick.outputs).sum());
+        let step_of = (&self.picks[..], &self.kv);
+        ask(&mut self.draws, step_of, &mut self.places, of_logits, |_| true);
+        let mut logits = self.draws.wait(self.program.as_mut(), step, states)?;
+        // Their constraints may be ready by now.
+        ask(&mut self.draws, step_of, &mut self.places, of_logits, |sequence| sequence.is_late);
+        self.draws.draw(&mut logits)?;
         let mut outputs = 0..usize::MAX;
         self.landings.clear();
         for pick in &self.picks {
@@ -435,20 +442,19 @@ impl Engine {
     }
 }
 
-/// How long the texts of a step wait for the constraints of others.
+/// How long the texts of a step wait for the constraints of others, while it runs and after it.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Draws from the rows of a step that has run, as far as their largest logits are not enough, and
-/// notes which sequences cannot draw yet.
-fn draw(
+/// Adds what is drawn from the rows that some sequences have in a step, as far as their largest
+/// logits are not enough and nothing was added before, and notes which of them cannot draw yet.
+/// `of_logits` has the vocabulary, and whether the device finds the largest logits.
+fn ask(
     draws: &mut Draws,
-    picks: &[Pick],
+    (picks, kv): (&[Pick], &KvCache),
     places: &mut [Place],
-    kv: &KvCache,
-    logits: &mut StepLogits<'_>,
-) -> Result<(), BackendError> {
-    let of_logits = (logits.vocabulary(), logits.finds_top());
-    draws.begin(picks.iter().map(|pick| pick.outputs).sum());
+    of_logits: (usize, bool),
+    is_asked: impl Fn(&Sequence) -> bool,
+) {
     let until = Instant::now() + PATIENCE;
     let mut output = 0;
     for pick in picks {
@@ -456,11 +462,10 @@ fn draw(
         output += pick.outputs;
         let end = kv.length(pick.slot) + pick.rows;
         let Some(sequence) = places[pick.slot].running_mut() else { continue };
-        if !sequence.is_cancelled {
+        if !sequence.is_cancelled && is_asked(sequence) {
             sequence.ask_draws(end - pick.outputs..end, first, of_logits, until, draws);
         }
     }
-    draws.draw(logits)
 }
 
 /// Lets a sequence run its last known row again, and guess again. `logits` has the sequence's first

@@ -430,6 +430,7 @@ impl Drop for Bound {
         // freed.
         self.passes.iter_mut().for_each(|pass| pass.recording.cancel());
         self.series.iter_mut().for_each(SeriesRuns::cancel);
+        self.sampler.iter_mut().for_each(Sampler::cancel);
     }
 }
 
@@ -598,6 +599,8 @@ impl Bound {
             device,
             "workgroups waited for others that did not run: going on with barriers, which is slower"
         );
+        // Draws from what it left are of no use.
+        self.sampler.as_mut().map(Sampler::end).transpose()?;
         // Dispatches of the broken chain that counted at the same time have left counts that are
         // not 0.
         self.clear_counters()?;
@@ -670,16 +673,54 @@ impl Bound {
         draws: &[Draw],
         drawn: &mut Vec<Result<Drawn, NoToken>>,
     ) -> Result<bool, GpuError> {
-        let sampler = self.sampler.as_mut().filter(|own| own.vocabulary() == vocabulary);
-        let Some(sampler) = sampler else { return Ok(false) };
-        if !sampler.is_right(&self.gpu)? {
+        let Some((sampler, logits)) = self.sampler_of((pass, index), vocabulary)? else {
             return Ok(false);
+        };
+        sampler.draw(logits, draws, drawn)?;
+        Ok(true)
+    }
+
+    /// Begins to draw from rows of an output of a pass that was begun, right after it.
+    /// [`Bound::end_draws`] has to follow.
+    pub(super) fn begin_draws(
+        &mut self,
+        (pass, index): (usize, usize),
+        vocabulary: usize,
+        draws: &[Draw],
+    ) -> Result<(), GpuError> {
+        // What the host has to submit yet would come after the draws.
+        if draws.is_empty() || !self.passes[pass].recording.is_submitted() {
+            return Ok(());
         }
+        match self.sampler_of((pass, index), vocabulary)? {
+            Some((sampler, logits)) => sampler.begin(logits, draws),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends what [`Bound::begin_draws`] began with the same draws, and appends what was drawn.
+    /// Returns how many draws that are, from the first on.
+    pub(super) fn end_draws(
+        &mut self,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<usize, GpuError> {
+        self.sampler.as_mut().map_or(Ok(0), |sampler| sampler.finish(draws, drawn))
+    }
+
+    /// Returns what draws from an output of a pass, and the address of its logits; `None` if the
+    /// host has to draw.
+    fn sampler_of(
+        &mut self,
+        (pass, index): (usize, usize),
+        vocabulary: usize,
+    ) -> Result<Option<(&mut Sampler, u64)>, GpuError> {
         let fetch = self.passes[pass].fetch[index].as_ref();
         let logits =
             fetch.map_or_else(|| self.outputs[index].address(), |copy| copy.from.address());
-        sampler.draw(logits, draws, drawn)?;
-        Ok(true)
+        let sampler = self.sampler.as_mut().filter(|own| own.vocabulary() == vocabulary);
+        let Some(sampler) = sampler else { return Ok(None) };
+        Ok(sampler.is_right(&self.gpu)?.then_some((sampler, logits)))
     }
 
     /// Returns values of an output that were fetched.

@@ -15,12 +15,16 @@ use crate::kernels::sample::{
 };
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
+use crate::raw::meeting::Absent;
 use crate::raw::memory::{Buffer, Place};
 
 /// Bytes before the records of rows: their number.
 const HEADER: usize = 16;
 /// Room for changes to each row, if all rows have as many.
 const CHANGES: usize = 512;
+
+/// What a run is for, in errors.
+const DRAWING: &str = "a choice of tokens";
 
 /// Where the parts of what the host writes are, as byte offsets.
 #[derive(Debug, Clone, Copy)]
@@ -106,8 +110,19 @@ pub(super) struct Sampler {
     all: Recording,
     few: Recording,
     records: Vec<RowRecord>,
+    /// The run that was begun and is not finished.
+    begun: Option<Begun>,
     /// Whether the device's numbers are those of the host; `None` until that was tried.
     agrees: Option<bool>,
+}
+
+/// A run of draws.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    /// How many draws there are.
+    count: usize,
+    /// Whether few dispatches were enough.
+    is_few: bool,
 }
 
 impl Sampler {
@@ -140,6 +155,7 @@ impl Sampler {
             all,
             few,
             records: Vec::with_capacity(layout.rows),
+            begun: None,
             agrees: None,
         }))
     }
@@ -181,17 +197,54 @@ impl Sampler {
     ) -> Result<(), GpuError> {
         let mut rest = draws;
         while !rest.is_empty() {
-            let taken = self.write(logits, rest);
-            let (now, later) = rest.split_at(taken);
-            let Self { launch, capabilities, .. } = &*self;
-            let takes_few = now.iter().all(|draw| launch.takes_few(capabilities, draw));
-            let recording = if takes_few { &mut self.few } else { &mut self.all };
-            recording.run("a choice of tokens")?;
-            let outcomes = self.outcomes.values::<Outcome>(0, taken);
-            drawn.extend(now.iter().zip(outcomes).map(|(draw, outcome)| outcome.drawn(draw)));
-            rest = later;
+            self.begin(logits, rest)?;
+            let taken = self.finish(rest, drawn)?;
+            rest = &rest[taken..];
         }
         Ok(())
+    }
+
+    /// Begins to draw after what was submitted before: as many of these draws, from the first on,
+    /// as there is room for. [`Sampler::finish`] has to follow.
+    pub(super) fn begin(&mut self, logits: u64, draws: &[Draw]) -> Result<(), GpuError> {
+        let count = self.write(logits, draws);
+        let Self { launch, capabilities, .. } = &*self;
+        let is_few = draws[..count].iter().all(|draw| launch.takes_few(capabilities, draw));
+        self.begun = Some(Begun { count, is_few });
+        self.recording(is_few).begin(None, DRAWING)
+    }
+
+    /// Waits for the draws that were begun, the first ones of `draws`, and appends what was drawn.
+    /// Returns their number: 0 if none were begun.
+    pub(super) fn finish(
+        &mut self,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<usize, GpuError> {
+        let count = self.end()?;
+        let outcomes = self.outcomes.values::<Outcome>(0, count);
+        drawn.extend(draws.iter().zip(outcomes).map(|(draw, outcome)| outcome.drawn(draw)));
+        Ok(count)
+    }
+
+    /// Waits for the draws that were begun, and returns their number. What they found is of no use
+    /// unless [`Sampler::finish`] reads it.
+    pub(super) fn end(&mut self) -> Result<usize, GpuError> {
+        let Some(Begun { count, is_few }) = self.begun.take() else { return Ok(0) };
+        let recording = self.recording(is_few);
+        // The step before them has ended, which takes longer than they do.
+        recording.count_from_now();
+        recording.finish(None, &mut Absent, DRAWING).map(|_| count)
+    }
+
+    /// Waits until the device has finished with draws that nobody will ask for.
+    pub(super) fn cancel(&mut self) {
+        self.all.cancel();
+        self.few.cancel();
+    }
+
+    fn recording(&mut self, is_few: bool) -> &mut Recording {
+        if is_few { &mut self.few } else { &mut self.all }
     }
 
     /// Writes as many draws as there is room for, at least one, and returns their number.

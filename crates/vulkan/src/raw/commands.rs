@@ -374,6 +374,18 @@ impl Recording {
         }
     }
 
+    /// Returns whether the run that was begun has made all of its submissions.
+    pub(crate) fn is_submitted(&self) -> bool {
+        let is_all = |begun: &Begun| !begun.is_stopped && begun.submitted == self.submissions();
+        self.begun.as_ref().is_some_and(is_all)
+    }
+
+    /// Counts the time of the run that was begun from now on: what ran before it on the device has
+    /// just ended.
+    pub(crate) fn count_from_now(&mut self) {
+        self.usual.begin();
+    }
+
     /// Ends the run that was begun: makes the remaining submissions, until `stop` is raised or
     /// `host` does not do its part at a meeting, and waits for all of them.
     ///
