@@ -18,6 +18,10 @@
 //! the sum of the weights before it: the winner of all is taken if it is among them, otherwise the
 //! winner of those before it is looked at, and so on. A winner is outside of a share of 0.95 in one
 //! of twenty draws.
+//!
+//! A vocabulary one by one takes milliseconds, so loops go by words of 32 tokens in vectors, and
+//! are compiled for AVX2 too. They are plain loops over lanes, because most of what iterators call
+//! is not inlined into such a function.
 
 pub mod numbers;
 
@@ -25,6 +29,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use multiversion::multiversion;
 use rayon::prelude::*;
 use thiserror::Error;
 
@@ -162,10 +167,6 @@ impl Candidate {
     pub fn rank(&self, other: &Self) -> Ordering {
         other.logit.total_cmp(&self.logit).then(self.token.cmp(&other.token))
     }
-
-    fn is_before(&self, other: &Self) -> bool {
-        self.rank(other).is_lt()
-    }
 }
 
 /// Draws from all logits of a row: (vocabulary), more than 0.
@@ -173,12 +174,11 @@ impl Candidate {
 /// # Errors
 /// [`NoToken`] if there is none.
 pub fn draw(logits: &[f32], draw: &Draw) -> Result<Drawn, NoToken> {
-    let row = changed(logits, draw);
-    let largest = largest(&row)?;
+    let row = Row::new(logits, draw);
+    let first = row.first()?;
     let token = match draw.given {
         Some(token) => token,
-        None if draw.allowed.is_empty() => choose_of_row(&row, &[], Some(largest), &draw.rule)?,
-        None => choose_of_row(&row, &draw.allowed, None, &draw.rule)?,
+        None => row.choose(first.ok_or(NoToken::NothingAllowed)?, &draw.rule)?,
     };
     Ok(Drawn { token, told: draw.tells.then(|| tell(logits, token)) })
 }
@@ -195,57 +195,42 @@ pub fn choose(candidates: &mut Vec<Candidate>, rule: &Rule) -> Result<u32, NoTok
         return Ok(first.token);
     }
     keep_first(candidates, rule.top_k as usize);
-    let candidates = &*candidates;
-    Ok(settle(rule, first, |race| Heat::of(candidates.iter().copied(), race)))
+    let race = Race::new(rule, first);
+    let all = || candidates.iter().copied();
+    Ok(race.settle(|limit| race.sum(all(), limit), |limit| race.hold(all(), limit)))
 }
 
 /// Returns the `count` first in rank of a row's logits, in this order, or all.
 pub fn first_in_rank(logits: &[f32], count: usize) -> Vec<Candidate> {
-    let mut first = Vec::new();
-    if count > 0 {
-        first = of_pieces(logits.len(), |piece| first_of(row_of(logits, &[], piece), count))
-            .into_iter()
-            .flatten()
-            .collect();
-        keep_first(&mut first, count);
-    }
+    let mut first = Row::of_all(logits).first_of(count);
     first.sort_unstable_by(Candidate::rank);
     first
 }
 
 /// Returns what log-probabilities of a row of finite logits take.
 fn tell(logits: &[f32], token: u32) -> Told {
+    let row = Row::of_all(logits);
     let logit = logits[token as usize];
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let scale = numbers::scale(1.0);
-    let parts = of_pieces(logits.len(), |piece| {
-        let logits = &logits[piece];
-        let words = logits.chunks(WORD).map(|word| {
-            let exponents = exponents(&lanes(word), largest, scale);
-            let weights = exponents.iter().zip(numbers::weights(&exponents));
-            let kept = weights.filter(|(exponent, _)| **exponent >= numbers::LEAST);
-            kept.map(|(_, weight)| weight).sum::<u64>()
-        });
-        (words.sum::<u64>(), logits.iter().filter(|&&other| other > logit).count() as u32)
-    });
+    let largest =
+        row.pieces(largest_of_piece).into_iter().flatten().fold(f32::NEG_INFINITY, f32::max);
+    let parts = row.pieces(|piece| tell_of_piece(piece, logit, largest));
     let (sum, rank) = parts.into_iter().fold((0, 0), |all, part| (all.0 + part.0, all.1 + part.1));
     Told { logit, largest, sum, rank }
 }
 
-/// Returns the logits with the changes of a draw.
-fn changed<'a>(logits: &'a [f32], draw: &Draw) -> Cow<'a, [f32]> {
-    if draw.changes.is_empty() {
-        return Cow::Borrowed(logits);
-    }
-    let mut row = logits.to_vec();
-    for change in &draw.changes {
-        if let Some(logit) = row.get_mut(change.token as usize)
-            && is_allowed(&draw.allowed, change.token)
-        {
-            *logit = change.apply(*logit, draw.rule.factors);
+/// Returns the sum of weights and the rank of a logit among those of a piece.
+#[multiversion(targets("x86_64+avx2"))]
+fn tell_of_piece(piece: Piece<'_>, logit: f32, largest: f32) -> (u64, u32) {
+    let scale = numbers::scale(1.0);
+    let (mut sum, mut rank) = (0, 0);
+    for word in piece.words() {
+        let (_, logits) = piece.word(word);
+        sum += sum_of(&exponents(&logits, largest, scale));
+        for &other in &logits {
+            rank += u32::from(other > logit);
         }
     }
-    Cow::Owned(row)
+    (sum, rank)
 }
 
 /// Returns whether a token may be chosen by a list of bits; all may by an empty one.
@@ -254,97 +239,206 @@ pub fn is_allowed(allowed: &[u32], token: u32) -> bool {
     allowed.is_empty() || allowed.get(token as usize / 32).is_some_and(bit)
 }
 
-/// Returns the first in rank of a row.
-fn largest(logits: &[f32]) -> Result<Candidate, NoToken> {
-    // Sums and maxima in lanes, because the compiler may not reorder those of one number, and a
-    // vocabulary one by one takes a millisecond. The index is looked for in a second pass.
-    let mut lanes = [f32::NEG_INFINITY; WORD];
-    let mut zeros = [0.0_f32; WORD];
-    let (whole, rest) = logits.as_chunks::<WORD>();
-    let mut take = |part: &[f32]| {
-        for ((largest, zero), &logit) in lanes.iter_mut().zip(&mut zeros).zip(part) {
-            *largest = if logit > *largest { logit } else { *largest };
-            // NaN of anything that is not finite.
-            *zero += logit * 0.0;
+/// The logits of a row, and which of them may be chosen.
+struct Row<'a> {
+    logits: &'a [f32],
+    /// Bits of those that may be chosen as they are; none for all.
+    allowed: Cow<'a, [u32]>,
+    /// Those that may be chosen after a change.
+    changed: Vec<Candidate>,
+}
+
+impl<'a> Row<'a> {
+    fn of_all(logits: &'a [f32]) -> Self {
+        Self { logits, allowed: Cow::Borrowed(&[]), changed: Vec::new() }
+    }
+
+    fn new(logits: &'a [f32], draw: &'a Draw) -> Self {
+        let mut row = Self { allowed: Cow::Borrowed(&draw.allowed), ..Self::of_all(logits) };
+        if draw.changes.is_empty() {
+            return row;
         }
-    };
-    whole.iter().for_each(|part| take(part));
-    take(rest);
-    let largest = lanes.iter().fold(f32::NEG_INFINITY, |most, &lane| most.max(lane));
-    let are_finite = zeros.iter().all(|zero| zero.is_finite());
-    let wanted = |logit: &f32| if are_finite { *logit == largest } else { !logit.is_finite() };
-    let at = logits.iter().position(wanted).unwrap_or(0);
-    let (token, logit) = (at as u32, logits.get(at).copied().unwrap_or(f32::NAN));
-    if are_finite {
-        Ok(Candidate::new(token, logit))
-    } else {
-        Err(NoToken::NotFinite { token, logit })
+        if draw.allowed.is_empty() {
+            row.allowed = Cow::Owned(vec![u32::MAX; logits.len().div_ceil(WORD)]);
+        }
+        for change in &draw.changes {
+            let token = change.token;
+            if let Some(&logit) = logits.get(token as usize)
+                && is_allowed(&draw.allowed, token)
+            {
+                let logit = change.apply(logit, draw.rule.factors);
+                row.changed.push(Candidate::new(token, logit));
+                row.allowed.to_mut()[token as usize / WORD] &= !(1 << (token % 32));
+            }
+        }
+        row
+    }
+
+    /// Returns a part of the row.
+    fn piece(&self, index: usize) -> Piece<'_> {
+        let first = index * PIECE;
+        let end = self.logits.len().min(first + PIECE);
+        let (whole, rest) = self.logits[first..end].as_chunks();
+        let mut last = [f32::NEG_INFINITY; WORD];
+        last[..rest.len()].copy_from_slice(rest);
+        let allowed = if self.allowed.is_empty() { &[] } else { &self.allowed[first / WORD..] };
+        Piece { first, whole, rest, last, allowed }
+    }
+
+    /// Returns the results of the pieces of a row, in their order, which threads work on.
+    fn pieces<T: Send>(&self, work: impl Fn(Piece<'_>) -> T + Sync) -> Vec<T> {
+        let pieces = self.logits.len().div_ceil(PIECE);
+        if pieces <= 1 {
+            return (0..pieces).map(|index| work(self.piece(index))).collect();
+        }
+        (0..pieces).into_par_iter().map(|index| work(self.piece(index))).collect()
+    }
+
+    /// Returns the first in rank if any may be chosen.
+    ///
+    /// # Errors
+    /// [`NoToken::NotFinite`], whether that one may be chosen or not.
+    fn first(&self) -> Result<Option<Candidate>, NoToken> {
+        let parts: Option<Vec<f32>> = self.pieces(largest_of_piece).into_iter().collect();
+        let are_finite = self.changed.iter().all(|changed| changed.logit.is_finite());
+        let Some(parts) = parts.filter(|_| are_finite) else { return Err(self.not_finite()) };
+        let largest = parts.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let piece = parts.iter().position(|&part| part == largest).map(|index| self.piece(index));
+        let own = piece.filter(|_| largest.is_finite()).and_then(|piece| {
+            piece.words().find_map(|word| {
+                let (at, logits) = piece.word(word);
+                let lane = logits.iter().position(|&logit| logit == largest)?;
+                Some(Candidate::new((at + lane) as u32, largest))
+            })
+        });
+        Ok(self.changed.iter().copied().chain(own).min_by(Candidate::rank))
+    }
+
+    /// Returns the first logit that is not finite, of which there is one.
+    fn not_finite(&self) -> NoToken {
+        let mut row = self.logits.to_vec();
+        self.changed.iter().for_each(|changed| row[changed.token as usize] = changed.logit);
+        let token = row.iter().position(|logit| !logit.is_finite()).unwrap_or(0);
+        NoToken::NotFinite { token: token as u32, logit: row[token] }
+    }
+
+    /// Returns the `count` first in rank, in any order, or all.
+    fn first_of(&self, count: usize) -> Vec<Candidate> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let parts = self.pieces(|piece| first_of_piece(piece, count));
+        let changed = self.changed.iter().copied();
+        let mut first = parts.into_iter().flatten().chain(changed).collect();
+        keep_first(&mut first, count);
+        first
+    }
+
+    /// Chooses a token by a rule. `first` is the first in rank.
+    fn choose(&self, first: Candidate, rule: &Rule) -> Result<u32, NoToken> {
+        if rule.scale == 0.0 {
+            return Ok(first.token);
+        }
+        let count = rule.top_k as usize;
+        if (1..self.logits.len()).contains(&count) {
+            return choose(&mut self.first_of(count), rule);
+        }
+        let race = Race::new(rule, first);
+        let changed = || self.changed.iter().copied();
+        let sum = |limit| {
+            let sums = self.pieces(|piece| sum_of_piece(&race, piece, limit));
+            race.sum(changed(), limit) + sums.into_iter().sum::<u64>()
+        };
+        let hold = |limit| {
+            let best = self.pieces(|piece| hold_of_piece(&race, piece, limit));
+            best.into_iter().fold(race.hold(changed(), limit), better)
+        };
+        Ok(race.settle(sum, hold))
     }
 }
 
-/// Chooses a token of a row that may be chosen. `first` is the first in rank, if it is known.
-fn choose_of_row(
-    row: &[f32],
-    allowed: &[u32],
-    first: Option<Candidate>,
-    rule: &Rule,
-) -> Result<u32, NoToken> {
-    let first = first.or_else(|| {
-        let firsts =
-            of_pieces(row.len(), |piece| row_of(row, allowed, piece).min_by(|a, b| a.rank(b)));
-        firsts.into_iter().flatten().min_by(|a, b| a.rank(b))
-    });
-    let first = first.ok_or(NoToken::NothingAllowed)?;
-    if rule.scale == 0.0 {
-        return Ok(first.token);
-    }
-    let count = rule.top_k as usize;
-    if (1..row.len()).contains(&count) {
-        let parts = of_pieces(row.len(), |piece| first_of(row_of(row, allowed, piece), count));
-        return choose(&mut parts.into_iter().flatten().collect(), rule);
-    }
-    Ok(settle(rule, first, |race| {
-        let heats = of_pieces(row.len(), |piece| Heat::of_row(row, allowed, piece, race));
-        heats.into_iter().fold(Heat::default(), Heat::and)
-    }))
-}
-
-/// Returns the candidates of a part of a row, in order of their ids.
-fn row_of<'a>(
-    row: &'a [f32],
+/// A part of a row, which one thread looks at.
+struct Piece<'a> {
+    /// Its first token.
+    first: usize,
+    whole: &'a [[f32; WORD]],
+    /// The logits of the last word, if the row ends within it.
+    rest: &'a [f32],
+    /// The same word, with negative infinity beyond the row.
+    last: [f32; WORD],
+    /// From its first token on, as in [`Row`].
     allowed: &'a [u32],
-    piece: Range<usize>,
-) -> impl Iterator<Item = Candidate> + 'a {
-    let first = piece.start as u32;
-    let all = row[piece].iter().zip(first..).map(|(&logit, token)| Candidate::new(token, logit));
-    all.filter(|candidate| is_allowed(allowed, candidate.token))
 }
 
-/// Returns the results of the pieces of a row, in their order, which threads work on.
-fn of_pieces<T: Send>(length: usize, work: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
-    let pieces = length.div_ceil(PIECE);
-    let piece = |index: usize| work(index * PIECE..length.min((index + 1) * PIECE));
-    if pieces <= 1 {
-        return (0..pieces).map(piece).collect();
+impl Piece<'_> {
+    fn words(&self) -> Range<usize> {
+        0..self.whole.len() + usize::from(!self.rest.is_empty())
     }
-    (0..pieces).into_par_iter().map(piece).collect()
+
+    /// Returns the first token of a word, and its logits. What may not be chosen and what is beyond
+    /// the row is below everything, at negative infinity.
+    #[inline(always)]
+    fn word(&self, word: usize) -> (usize, [f32; WORD]) {
+        let all = self.whole.get(word).unwrap_or(&self.last);
+        let mut logits = *all;
+        if !self.allowed.is_empty() && self.allowed[word] != u32::MAX {
+            let allowed = self.allowed[word];
+            for lane in 0..WORD {
+                logits[lane] = if allowed & 1 << lane != 0 { all[lane] } else { f32::NEG_INFINITY };
+            }
+        }
+        (self.first + word * WORD, logits)
+    }
 }
 
-/// Returns the `count` first in rank of `all`, which are in order of their ids, in any order.
-fn first_of(all: impl Iterator<Item = Candidate>, count: usize) -> Vec<Candidate> {
-    // A candidate that cannot be among them is skipped with one comparison. An equal logit has a
-    // higher id than the earlier ones, so it ranks after them.
+/// Returns the largest logit of a piece; `None` unless all are finite, whether they may be chosen
+/// or not.
+#[multiversion(targets("x86_64+avx2"))]
+fn largest_of_piece(piece: Piece<'_>) -> Option<f32> {
+    // NaN of anything that is not finite.
+    let mut zeros = [0.0_f32; WORD];
+    for word in piece.whole {
+        for lane in 0..WORD {
+            zeros[lane] += word[lane] * 0.0;
+        }
+    }
+    let are_finite = zeros.iter().chain(piece.rest).all(|zero| zero.is_finite());
+    let mut lanes = [f32::NEG_INFINITY; WORD];
+    for word in piece.words() {
+        let (_, logits) = piece.word(word);
+        for lane in 0..WORD {
+            lanes[lane] = larger(lanes[lane], logits[lane]);
+        }
+    }
+    are_finite.then(|| largest_of(&lanes))
+}
+
+/// Returns the `count` first in rank of a piece, in any order, or all.
+#[multiversion(targets("x86_64+avx2"))]
+fn first_of_piece(piece: Piece<'_>, count: usize) -> Vec<Candidate> {
+    // What is not a number has its place in the order of ranks too.
+    let is_in = |logit: f32, floor: f32| logit > floor || logit.is_nan();
     let full = count.saturating_mul(2);
     let mut first: Vec<Candidate> = Vec::new();
+    // An equal logit has a higher id than the earlier ones, so it ranks after them.
     let mut floor = f32::NEG_INFINITY;
-    for candidate in all {
-        if candidate.logit <= floor {
+    for word in piece.words() {
+        let (at, logits) = piece.word(word);
+        let mut are_in = false;
+        for &logit in &logits {
+            are_in |= is_in(logit, floor);
+        }
+        if !are_in {
             continue;
         }
-        first.push(candidate);
-        if first.len() == full {
+        for (&logit, token) in logits.iter().zip(at as u32..) {
+            if is_in(logit, floor) {
+                first.push(Candidate::new(token, logit));
+            }
+        }
+        if first.len() >= full {
             keep_first(&mut first, count);
-            floor = first.iter().map(|candidate| candidate.logit).fold(f32::INFINITY, f32::min);
+            floor = first.iter().map(|kept| kept.logit).fold(f32::INFINITY, f32::min);
         }
     }
     keep_first(&mut first, count);
@@ -359,144 +453,195 @@ fn keep_first(candidates: &mut Vec<Candidate>, count: usize) {
     }
 }
 
-/// Chooses by races, which `hold` holds, among candidates of which `first` is the first in rank.
-fn settle(rule: &Rule, first: Candidate, hold: impl Fn(Race<'_>) -> Heat) -> u32 {
-    let all = Race { rule, first, limit: None, sums: rule.share < WHOLE, scores: true };
-    let Heat { sum, best } = hold(all);
-    // The first in rank is always in the race.
-    let winner_of = |best: Option<(f32, Candidate)>| best.map_or(first, |(_, winner)| winner);
-    let mut winner = winner_of(best);
-    if !all.sums {
-        return winner.token;
-    }
-    let goal = numbers::part(sum, rule.share);
-    loop {
-        let before = Race { limit: Some(winner), ..all };
-        if hold(Race { scores: false, ..before }).sum < goal {
-            return winner.token;
-        }
-        winner = winner_of(hold(Race { sums: false, ..before }).best);
-    }
-}
-
-/// A race, and what of it is wanted.
-#[derive(Clone, Copy)]
+/// A race by a rule. Each candidate has its exponent and a number with the Gumbel distribution, and
+/// the largest sum wins. That number depends on the rule's key and the candidate's id only. So two
+/// sets of weights that are much alike give the same id with the same key nearly as often as any
+/// way to draw from both could (Daliri, Musco, Suresh: Coupling without communication and
+/// drafter-invariant speculative decoding, 2024).
+///
+/// With a `limit` only those before it in rank take part.
 struct Race<'a> {
     rule: &'a Rule,
-    /// The first in rank of all.
-    first: Candidate,
-    /// Those before this one in rank take part; all if there is none.
-    limit: Option<Candidate>,
-    /// Whether the sum of weights is wanted.
-    sums: bool,
-    /// Whether the winner is.
-    scores: bool,
+    /// The first in rank of all, which takes part in every race, with its score.
+    first: Scored,
 }
 
-/// What a race gave.
-#[derive(Default)]
-struct Heat {
-    /// The sum of weights, if it was wanted.
-    sum: u64,
-    /// The largest score, and the candidate that has it, if they were.
-    best: Option<(f32, Candidate)>,
-}
+/// A score, and the candidate that has it.
+type Scored = (f32, Candidate);
 
-impl Heat {
-    /// Holds a race. Each candidate has its exponent and a number with the Gumbel distribution, and
-    /// the largest sum wins. That number depends on the rule's key and the candidate's id only. So
-    /// two sets of weights that are much alike give the same id with the same key nearly as often
-    /// as any way to draw from both could (Daliri, Musco, Suresh: Coupling without communication
-    /// and drafter-invariant speculative decoding, 2024).
-    fn of(candidates: impl Iterator<Item = Candidate>, race: Race<'_>) -> Self {
-        let Race { rule, first, limit, sums, scores } = race;
-        let mut heat = Self::default();
-        for candidate in candidates {
-            let exponent = numbers::exponent(candidate.logit, first.logit, rule.scale);
-            if exponent >= numbers::LEAST && limit.is_none_or(|limit| candidate.is_before(&limit)) {
-                if sums {
-                    heat.sum += numbers::weight(exponent);
-                }
-                if scores {
-                    heat.enter(candidate, exponent, rule);
-                }
-            }
-        }
-        heat
+impl<'a> Race<'a> {
+    fn new(rule: &'a Rule, first: Candidate) -> Self {
+        let score = numbers::gumbel(numbers::bits(rule.key, first.token));
+        Self { rule, first: (score, first) }
     }
 
-    /// Holds the race of those of a part of a row.
-    fn of_row(row: &[f32], allowed: &[u32], piece: Range<usize>, race: Race<'_>) -> Self {
-        let Race { rule, first, limit, sums, scores } = race;
-        let mut heat = Self::default();
-        let least = limit.map_or(f32::NEG_INFINITY, |limit| limit.logit);
-        // By words of the mask, because vectors of numbers take a fraction of the time.
-        for at in piece.clone().step_by(WORD) {
-            let word = &row[at..piece.end.min(at + WORD)];
-            let allowed = if allowed.is_empty() { u32::MAX } else { allowed[at / WORD] };
-            let logits = lanes(word);
-            if allowed == 0 || !logits.iter().any(|&logit| logit >= least) {
-                continue;
-            }
-            let exponents = exponents(&logits, first.logit, rule.scale);
-            let mut weights = [0; WORD];
-            if sums {
-                weights = numbers::weights(&exponents);
-            }
-            for lane in 0..word.len() {
-                let (token, exponent) = ((at + lane) as u32, exponents[lane]);
-                let candidate = Candidate::new(token, logits[lane]);
-                if allowed >> lane & 1 == 1
-                    && exponent >= numbers::LEAST
-                    && limit.is_none_or(|limit| candidate.is_before(&limit))
-                {
-                    heat.sum += weights[lane];
-                    if scores {
-                        heat.enter(candidate, exponent, rule);
-                    }
-                }
-            }
+    /// Returns the winner among the share of the candidates. `sum` sums their weights, `hold` holds
+    /// their race.
+    fn settle(
+        &self,
+        sum: impl Fn(Option<Candidate>) -> u64,
+        hold: impl Fn(Option<Candidate>) -> Scored,
+    ) -> u32 {
+        let (_, mut winner) = hold(None);
+        if self.rule.share >= WHOLE {
+            return winner.token;
         }
-        heat
+        let mut all = None;
+        loop {
+            let before = sum(Some(winner));
+            // Most winners are within the share of a part of the sum of all, which saves that sum.
+            let known = before + numbers::weight(self.exponent(winner.logit));
+            let is_within = |sum| before < numbers::part(sum, self.rule.share);
+            if is_within(known) || is_within(*all.get_or_insert_with(|| sum(None))) {
+                return winner.token;
+            }
+            (_, winner) = hold(Some(winner));
+        }
     }
 
-    /// Lets a candidate race.
-    fn enter(&mut self, candidate: Candidate, exponent: f32, rule: &Rule) {
-        let bits = numbers::bits(rule.key, candidate.token);
-        let most = self.best.map_or(f32::NEG_INFINITY, |best| best.0);
+    #[inline(always)]
+    fn exponent(&self, logit: f32) -> f32 {
+        numbers::exponent(logit, self.first.1.logit, self.rule.scale)
+    }
+
+    /// Returns the sum of the weights of some candidates.
+    fn sum(&self, all: impl Iterator<Item = Candidate>, limit: Option<Candidate>) -> u64 {
+        let exponents = all.filter(|own| is_before(own, limit)).map(|own| self.exponent(own.logit));
+        exponents.filter(|&own| own >= numbers::LEAST).map(numbers::weight).sum()
+    }
+
+    /// Returns the winner of some candidates and the first in rank.
+    fn hold(&self, all: impl Iterator<Item = Candidate>, limit: Option<Candidate>) -> Scored {
+        all.filter(|own| is_before(own, limit)).fold(self.first, |best, own| self.enter(best, own))
+    }
+
+    /// Lets a candidate race against the best until then, and returns the better one.
+    fn enter(&self, best: Scored, own: Candidate) -> Scored {
+        let bits = numbers::bits(self.rule.key, own.token);
+        let exponent = self.exponent(own.logit);
         // Logarithms for few of them.
-        if exponent < rule.least || exponent + numbers::gumbel_most(bits) < most {
-            return;
+        if exponent < self.least() || exponent + numbers::gumbel_most(bits) < best.0 {
+            return best;
         }
-        let own = (exponent + numbers::gumbel(bits), candidate);
-        if self.best.is_none_or(|best| is_better(own, best)) {
-            self.best = Some(own);
-        }
+        better(best, (exponent + numbers::gumbel(bits), own))
     }
 
-    fn and(self, other: Self) -> Self {
-        let best = match (self.best, other.best) {
-            (Some(a), Some(b)) => Some(if is_better(a, b) { a } else { b }),
-            (a, b) => a.or(b),
-        };
-        Self { sum: self.sum + other.sum, best }
+    /// Returns the least exponent that can win.
+    #[inline(always)]
+    fn least(&self) -> f32 {
+        self.rule.least.max(numbers::LEAST)
     }
 }
 
-/// Returns the logits of a word of tokens; what is beyond the row is below all of it.
-fn lanes(word: &[f32]) -> [f32; WORD] {
-    let mut lanes = [f32::NEG_INFINITY; WORD];
-    lanes[..word.len()].copy_from_slice(word);
-    lanes
+/// Returns the sum of the weights of a piece.
+#[multiversion(targets("x86_64+avx2"))]
+fn sum_of_piece(race: &Race<'_>, piece: Piece<'_>, limit: Option<Candidate>) -> u64 {
+    let mut sum = 0;
+    for word in piece.words() {
+        let (at, mut logits) = piece.word(word);
+        let is_in_race = keep_before(&mut logits, at, limit);
+        if is_in_race && race.exponent(largest_of(&logits)) >= numbers::LEAST {
+            sum += sum_of(&exponents(&logits, race.first.1.logit, race.rule.scale));
+        }
+    }
+    sum
 }
 
+/// Returns the winner of a piece and the first in rank.
+#[multiversion(targets("x86_64+avx2"))]
+fn hold_of_piece(race: &Race<'_>, piece: Piece<'_>, limit: Option<Candidate>) -> Scored {
+    let mut best = race.first;
+    for word in piece.words() {
+        let (at, mut logits) = piece.word(word);
+        if !keep_before(&mut logits, at, limit) {
+            continue;
+        }
+        // What no score of the word is above: with the largest Gumbel number of all, then with the
+        // largest of the word.
+        let most = race.exponent(largest_of(&logits));
+        if most < race.least() || most + numbers::gumbel_most(0) < best.0 {
+            continue;
+        }
+        let mut smallest = u32::MAX;
+        for lane in 0..WORD {
+            let bits = numbers::bits(race.rule.key, (at + lane) as u32);
+            smallest = smallest.min((bits >> 32) as u32);
+        }
+        if most + numbers::gumbel_most(u64::from(smallest) << 32) < best.0 {
+            continue;
+        }
+        for (&logit, token) in logits.iter().zip(at as u32..) {
+            best = race.enter(best, Candidate::new(token, logit));
+        }
+    }
+    best
+}
+
+fn is_before(candidate: &Candidate, limit: Option<Candidate>) -> bool {
+    limit.is_none_or(|limit| candidate.rank(&limit).is_lt())
+}
+
+/// Keeps those of a word that are before the limit in rank. Returns false if it has none.
+#[inline(always)]
+fn keep_before(logits: &mut [f32; WORD], at: usize, limit: Option<Candidate>) -> bool {
+    let Some(limit) = limit else { return true };
+    if largest_of(logits) < limit.logit {
+        return false;
+    }
+    let mut before = [f32::NEG_INFINITY; WORD];
+    for lane in 0..WORD {
+        let logit = logits[lane];
+        if logit > limit.logit || logit == limit.logit && at + lane < limit.token as usize {
+            before[lane] = logit;
+        }
+    }
+    *logits = before;
+    true
+}
+
+/// Returns the better one of two scores: the larger one, of equal ones the lower id's.
+fn better(a: Scored, b: Scored) -> Scored {
+    if b.0 > a.0 || b.0 == a.0 && b.1.token < a.1.token { b } else { a }
+}
+
+/// Returns the largest one of some numbers.
+#[inline(always)]
+fn largest_of(numbers: &[f32; WORD]) -> f32 {
+    // Of halves, because the compiler may not reorder maxima.
+    let mut lanes = *numbers;
+    for half in [16, 8, 4, 2, 1] {
+        for lane in 0..half {
+            lanes[lane] = larger(lanes[lane], lanes[lane + half]);
+        }
+    }
+    lanes[0]
+}
+
+/// Returns the larger one of two numbers, in the one instruction that vectors have for it.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// Returns the exponents of logits, of which the largest of all is given.
+#[inline(always)]
 fn exponents(logits: &[f32; WORD], largest: f32, scale: f32) -> [f32; WORD] {
-    logits.map(|logit| numbers::exponent(logit, largest, scale))
+    let mut exponents = *logits;
+    for lane in 0..WORD {
+        exponents[lane] = numbers::exponent(logits[lane], largest, scale);
+    }
+    exponents
 }
 
-/// Returns whether a score beats another one.
-fn is_better(a: (f32, Candidate), b: (f32, Candidate)) -> bool {
-    a.0 > b.0 || (a.0 == b.0 && a.1.token < b.1.token)
+/// Returns the sum of the weights of exponents.
+#[inline(always)]
+fn sum_of(exponents: &[f32; WORD]) -> u64 {
+    let weights = numbers::weights(exponents);
+    let mut sum = 0;
+    for lane in 0..WORD {
+        sum += if exponents[lane] >= numbers::LEAST { weights[lane] } else { 0 };
+    }
+    sum
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ const DELAY: [f32; 9] = [
     2.132_221,
 ];
 
+#[inline(always)]
 fn polynomial<const N: usize>(powers: &[f32; N], x: f32) -> f32 {
     powers.iter().rev().fold(0.0, |sum, &factor| sum * x + factor)
 }
@@ -59,6 +60,7 @@ pub fn scale(temperature: f32) -> f32 {
 }
 
 /// Returns the exponent of 2 of a token's weight, at most 0, from its logit and the largest one.
+#[inline(always)]
 pub fn exponent(logit: f32, largest: f32, scale: f32) -> f32 {
     let exponent = (logit - largest) * scale;
     // Its own rounding is larger where the difference is not zero.
@@ -78,17 +80,18 @@ pub fn weight(exponent: f32) -> u64 {
 
 /// Returns the weights of several tokens, as [`weight`] does; anything for exponents below
 /// [`LEAST`].
+#[inline(always)]
 pub fn weights<const N: usize>(exponents: &[f32; N]) -> [u64; N] {
     // Compilers make vectors of this, but not of conversions to whole numbers. From 2^23 on numbers
     // are whole, and their bits count.
     const BIG: f32 = (1 << 23) as f32;
-    let below = exponents.map(|exponent| if exponent > LEAST { -exponent } else { -LEAST });
     let mut whole = [0.0_f32; N];
     let mut rest = [0.0_f32; N];
     for lane in 0..N {
-        let nearest = (below[lane] + BIG) - BIG;
-        whole[lane] = nearest - if nearest > below[lane] { 1.0 } else { 0.0 };
-        rest[lane] = 1.0 - (below[lane] - whole[lane]);
+        let below = if exponents[lane] > LEAST { -exponents[lane] } else { -LEAST };
+        let nearest = (below + BIG) - BIG;
+        whole[lane] = nearest - if nearest > below { 1.0 } else { 0.0 };
+        rest[lane] = 1.0 - (below - whole[lane]);
     }
     let mut power = [0.0_f32; N];
     for &factor in POWER.iter().rev() {
@@ -112,6 +115,7 @@ pub fn part(sum: u64, share: u32) -> u64 {
 
 /// Returns 64 random bits that depend on `key` and an id: SplitMix64 (Steele, Lea, Flood: Fast
 /// splittable pseudorandom number generators, 2014) from `key` on, at `id`.
+#[inline(always)]
 pub fn bits(key: u64, id: u32) -> u64 {
     let z = key.wrapping_add((u64::from(id) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -134,6 +138,7 @@ pub fn gumbel(bits: u64) -> f32 {
 }
 
 /// Returns what [`gumbel`] is never above for these bits: -log2(1 - x) is not below x.
+#[inline(always)]
 pub fn gumbel_most(bits: u64) -> f32 {
     (bits | 1).leading_zeros() as f32 + 1.0
 }

@@ -67,13 +67,17 @@ fn defined(logits: &[f32], draw: &Draw) -> Option<u32> {
     best.map(|best| best.1)
 }
 
-/// A row and a draw from it, with few distinct logits, so that some are equal.
+/// A row and a draw from it, with few distinct logits, so that some are equal. In some rows a few
+/// tokens have nearly all of the weight, as after a prompt.
 fn case(random: &mut Random, vocabulary: usize) -> (Vec<f32>, Draw) {
     let steps = [6.0, 400.0, 1e6][random.below(3)];
     let spread = [0.5, 20.0, 200.0][random.below(3)];
-    let logits: Vec<f32> = (0..vocabulary)
+    let mut logits: Vec<f32> = (0..vocabulary)
         .map(|_| (random.share() * steps).floor() / steps * spread - spread / 2.0)
         .collect();
+    for _ in 0..[0, 4, 30][random.below(3)] {
+        logits[random.below(vocabulary)] += random.below(20) as f32;
+    }
     let rule = Rule {
         scale: [0.0, numbers::scale(0.3), numbers::scale(1.0), numbers::scale(20.0)]
             [random.below(4)],
@@ -107,7 +111,7 @@ fn case(random: &mut Random, vocabulary: usize) -> (Vec<f32>, Draw) {
 #[test]
 fn a_draw_is_what_its_definition_says() {
     let mut random = Random(7, 0);
-    for vocabulary in [1, 2, 31, 33, 257, 1000, PIECE - 1, PIECE + 1, 3 * PIECE + 7] {
+    for vocabulary in [1, 2, 31, 32, 33, 257, 1000, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 7] {
         for _ in 0..if vocabulary > 1000 { 12 } else { 200 } {
             let (logits, wanted) = case(&mut random, vocabulary);
             let found = draw(&logits, &wanted);
@@ -128,15 +132,35 @@ fn a_draw_is_what_its_definition_says() {
     }
 }
 
+/// Equal logits leave the bounds of a word no room.
+#[test]
+fn a_race_of_words_has_the_winner_of_one_token_after_the_other() {
+    let logits = [1.0_f32; 130];
+    let row = Row::of_all(&logits);
+    for key in 0..1000 {
+        let rule = Rule { scale: 1.0, least: numbers::LEAST, key, ..Rule::default() };
+        let race = Race::new(&rule, Candidate::new(0, 1.0));
+        let all = (0..130).map(|token| Candidate::new(token, 1.0));
+        assert_eq!(hold_of_piece(&race, row.piece(0), None), race.hold(all, None));
+    }
+    let [low, high] = [3, 5].map(|token| (1.5, Candidate::new(token, 0.0)));
+    assert_eq!([better(low, high), better(high, low)], [low; 2]);
+}
+
 /// Whatever may be chosen: a row with a logit that is not finite gives no token.
 #[test]
 fn logits_that_are_not_finite_are_named() {
     for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        for at in [0, 5, 31, 32, 99] {
-            let mut logits = vec![1.0_f32; 100];
+        for at in [0, 5, 31, 32, 99, PIECE - 1, PIECE, PIECE + 31, PIECE + 35] {
+            let mut logits = vec![1.0_f32; if at < 100 { 100 } else { PIECE + 36 }];
             logits[at] = broken;
-            for allowed in [vec![], vec![1 << 7, 0, 0, 0]] {
-                let wanted = Draw { allowed, ..Draw::default() };
+            *logits.last_mut().unwrap() = broken;
+            let mut allowed = vec![0; logits.len().div_ceil(32)];
+            allowed[0] = 1 << 7;
+            let change = Change { token: 7, bias: 1.0, is_repeated: false, less: 0.0 };
+            for (allowed, changes) in [(vec![], vec![]), (allowed, vec![]), (vec![], vec![change])]
+            {
+                let wanted = Draw { allowed, changes, ..Draw::default() };
                 let Err(NoToken::NotFinite { token, logit }) = draw(&logits, &wanted) else {
                     panic!("{at}");
                 };
@@ -151,6 +175,14 @@ fn logits_that_are_not_finite_are_named() {
     let overflow = NoToken::NotFinite { token: 3, logit: f32::INFINITY };
     assert_eq!(draw(&logits, &wanted(0b1001)), Err(overflow));
     assert_eq!(draw(&logits, &wanted(0b0001)).map(|drawn| drawn.token), Ok(0));
+    // A change that overflows is named where it comes before a logit that is broken, and only
+    // there.
+    for (at, token) in [(2, 2), (4, 3)] {
+        let mut logits = [1.0, 1.0, 1.0, f32::MAX, 1.0];
+        logits[at] = f32::INFINITY;
+        let infinite = NoToken::NotFinite { token, logit: f32::INFINITY };
+        assert_eq!(draw(&logits, &wanted(0b11111)), Err(infinite));
+    }
 }
 
 #[test]
@@ -185,6 +217,15 @@ fn the_first_in_rank_are_in_order() {
             let tokens: Vec<u32> = found.iter().map(|candidate| candidate.token).collect();
             assert_eq!(tokens, sorted[..count.min(vocabulary)]);
         }
+    }
+    // What is infinite or no number has its place in the order.
+    let mut logits: Vec<f32> = (0..PIECE + 40).map(|_| random.below(1000) as f32).collect();
+    for (at, broken) in [(0, f32::INFINITY), (PIECE - 1, f32::NAN), (PIECE + 39, f32::NAN)] {
+        logits[at] = broken;
+    }
+    for (count, expected) in [(1, vec![PIECE - 1]), (3, vec![PIECE - 1, PIECE + 39, 0])] {
+        let tokens = first_in_rank(&logits, count).into_iter().map(|first| first.token as usize);
+        assert_eq!(tokens.collect::<Vec<_>>(), expected);
     }
 }
 
