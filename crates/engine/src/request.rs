@@ -112,12 +112,21 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 /// without the mask of its constraint no token is sampled.
 pub trait Constraint: Send + std::fmt::Debug {
     /// Writes which tokens may come next: bit `id % 32` of `mask[id / 32]` is 1 if token `id` may.
-    /// `mask` has a bit for each id of the vocabulary, and all are 0 before the call. If the text
-    /// may end here, the stop ids are among the allowed ones.
+    /// `mask` is empty before the call and gets at most `words` words, which have a bit for each id
+    /// of the vocabulary; tokens of words that it does not get may not come. If the text may end
+    /// here, the stop ids are among the allowed ones.
     ///
     /// # Errors
     /// Returns the reason in words if the allowed tokens cannot be determined.
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String>;
+    fn allowed(&mut self, words: usize, mask: &mut Vec<u32>) -> Result<(), String>;
+
+    /// Does the same for the place after the first `guesses` of those that [`Constraint::begin`]
+    /// was given. Returns false if it is not known what may come there: once the text has come
+    /// there, a token is chosen by itself.
+    fn allowed_after(&mut self, guesses: usize, words: usize, mask: &mut Vec<u32>) -> bool {
+        let _ = (guesses, words, mask);
+        false
+    }
 
     /// Takes note of a token that was sampled.
     ///
@@ -125,10 +134,11 @@ pub trait Constraint: Send + std::fmt::Debug {
     /// Returns the reason in words if the text cannot go on after it.
     fn accept(&mut self, token: u32) -> Result<(), String>;
 
-    /// Begins to find out on another thread which tokens may come next, unless that has begun. That
-    /// thread calls `waker` once it knows.
-    fn begin(&mut self, waker: &Waker) {
-        let _ = waker;
+    /// Begins to find out on another thread which tokens may come next, and after each of the
+    /// guesses that a step verifies, unless that has begun. That thread calls `waker` once it
+    /// knows.
+    fn begin(&mut self, guesses: &[u32], waker: &Waker) {
+        let _ = (guesses, waker);
     }
 
     /// Returns whether [`Constraint::allowed`] can answer at once, after a wait until `until` if it

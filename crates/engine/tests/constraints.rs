@@ -23,8 +23,8 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Constraint for Gate {
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        mask.fill(u32::MAX);
+    fn allowed(&mut self, words: usize, mask: &mut Vec<u32>) -> Result<(), String> {
+        mask.resize(words, u32::MAX);
         Ok(())
     }
 
@@ -34,7 +34,7 @@ impl Constraint for Gate {
         Ok(())
     }
 
-    fn begin(&mut self, waker: &Waker) {
+    fn begin(&mut self, _guesses: &[u32], waker: &Waker) {
         *self.waker.lock().unwrap() = Some(Arc::clone(waker));
     }
 

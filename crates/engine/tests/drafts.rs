@@ -11,7 +11,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::BackendError;
 use trine_engine::{
     Ask, Constraint, Drafter, Drafts, Engine, Finish, ModelDrafter, Request, SamplingParams,
-    Statistics, Target,
+    Statistics, Target, Waker,
 };
 use trine_weights::WeightsError;
 
@@ -22,9 +22,16 @@ const TOKENS: usize = 150;
 /// An engine for two sequences, and the steps that its device has run. Each takes a millisecond by
 /// the engine's clock, and guesses take no time, so that these pay.
 fn engine() -> (Engine, Arc<AtomicUsize>) {
+    engine_on(device())
+}
+
+fn device() -> Fake {
     let mut options = options(256, 2, 16);
     options.width.outputs = 12;
-    let fake = Fake::new(options, &[5, 20]);
+    Fake::new(options, &[5, 20])
+}
+
+fn engine_on(fake: Fake) -> (Engine, Arc<AtomicUsize>) {
     let runs = Arc::clone(&fake.runs);
     let mut engine = Engine::from_program(Box::new(fake));
     let clock = Arc::clone(&runs);
@@ -48,17 +55,41 @@ fn assert_same(found: &Text, expected: &Text, request: usize) {
 }
 
 /// Allows a token if its number and that of the tokens before differ in their last bit.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Alternating {
     accepted: u32,
     /// The tokens that were accepted, of all requests.
     count: Arc<AtomicUsize>,
+    /// The most guesses after which it knows what may come.
+    ahead: usize,
+    /// The guesses of the step.
+    guesses: usize,
+}
+
+impl Alternating {
+    fn write(&self, guesses: usize, words: usize, mask: &mut Vec<u32>) {
+        let is_even = (self.accepted as usize + guesses).is_multiple_of(2);
+        mask.resize(words, if is_even { 0xAAAA_AAAA } else { 0x5555_5555 });
+    }
 }
 
 impl Constraint for Alternating {
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        mask.fill(if self.accepted.is_multiple_of(2) { 0xAAAA_AAAA } else { 0x5555_5555 });
+    fn allowed(&mut self, words: usize, mask: &mut Vec<u32>) -> Result<(), String> {
+        self.write(0, words, mask);
         Ok(())
+    }
+
+    fn allowed_after(&mut self, guesses: usize, words: usize, mask: &mut Vec<u32>) -> bool {
+        assert!((1..=self.guesses).contains(&guesses), "after {guesses} of {}", self.guesses);
+        let is_known = guesses <= self.ahead;
+        if is_known {
+            self.write(guesses, words, mask);
+        }
+        is_known
+    }
+
+    fn begin(&mut self, guesses: &[u32], _: &Waker) {
+        self.guesses = guesses.len();
     }
 
     fn accept(&mut self, token: u32) -> Result<(), String> {
@@ -88,7 +119,7 @@ fn requests() -> (Vec<Request>, Arc<AtomicUsize>) {
         |(index, sampling)| Request { sampling, ..Request::new(prompt(index, PROMPT), TOKENS) };
     let mut requests: Vec<Request> = (0..).zip(all).map(request).collect();
     let count: Arc<AtomicUsize> = Arc::default();
-    let constraint = Alternating { accepted: 0, count: Arc::clone(&count) };
+    let constraint = Alternating { accepted: 0, count: Arc::clone(&count), ahead: 0, guesses: 0 };
     requests.push(Request {
         sampling: sampled(5),
         logprobs: Some(3),
@@ -401,6 +432,62 @@ fn wrong_guesses_leave_no_trace() {
         let (expected, found) = (run(&mut plain, requests().0), run(&mut drafted, requests().0));
         for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_same(found, expected, index);
+        }
+    }
+}
+
+/// Knows a text.
+struct Knowing(Vec<u32>);
+
+impl Drafter for Knowing {
+    fn draft(
+        &mut self,
+        _: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        for (ask, guesses) in asks.iter().zip(guesses) {
+            let known = self.0.iter().skip(ask.tokens.len() - PROMPT);
+            guesses.extend(known.take(ask.most));
+        }
+        Ok(0)
+    }
+}
+
+/// As far as a constraint knows what may come after guesses, their rows are drawn with the others
+/// of the step, and one by one otherwise. Stop ids may not come before their time either way.
+#[test]
+fn rows_of_guesses_are_drawn_together_under_a_constraint() {
+    let request = |ahead| {
+        let constraint = Alternating { accepted: 0, count: Arc::default(), ahead, guesses: 0 };
+        Request {
+            constraint: Some(Box::new(constraint)),
+            sampling: SamplingParams { repetition_penalty: 1.3, ..sampled(5) },
+            logprobs: Some(3),
+            stop_ids: vec![3, 7, 11, 12, 14],
+            min_tokens: 30,
+            ..Request::new(prompt(5, PROMPT), TOKENS)
+        }
+    };
+    let (mut plain, _) = engine();
+    let expected = run(&mut plain, vec![request(0)]).remove(0);
+    for ahead in [0, 2, 15] {
+        let fake = device();
+        let launches = Arc::clone(&fake.launches);
+        let (mut drafted, _) = engine_on(fake);
+        let drafter = Box::new(Knowing(expected.tokens.clone()));
+        drafted.set_drafts(Drafts { lookup: false, drafter: Some(drafter) });
+        drafted.set_guesses(Some(4));
+        let found = run(&mut drafted, vec![request(ahead)]).remove(0);
+        assert_same(&found, &expected, 0);
+        let Statistics { accepted_tokens, generated_tokens, .. } = found.statistics;
+        assert!(2 * accepted_tokens > generated_tokens, "{accepted_tokens} guesses are right");
+        let (launches, steps) = (count(&launches), generated_tokens - accepted_tokens);
+        match ahead {
+            0 => assert_eq!(launches, generated_tokens),
+            2 => assert!((steps + 1..generated_tokens).contains(&launches), "{launches}"),
+            _ => assert_eq!(launches, steps),
         }
     }
 }

@@ -464,10 +464,11 @@ struct Even {
 }
 
 impl Constraint for Even {
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
+    fn allowed(&mut self, words: usize, mask: &mut Vec<u32>) -> Result<(), String> {
         if self.fails {
             return Err("as asked".to_owned());
         }
+        mask.resize(words, 0);
         for id in (2..VOCABULARY).step_by(2).filter(|_| self.left > 0) {
             mask[id / 32] |= 1 << (id % 32);
         }

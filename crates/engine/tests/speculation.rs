@@ -165,8 +165,8 @@ impl Refusing {
 }
 
 impl Constraint for Refusing {
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        mask.fill(u32::MAX);
+    fn allowed(&mut self, words: usize, mask: &mut Vec<u32>) -> Result<(), String> {
+        mask.resize(words, u32::MAX);
         Ok(())
     }
 

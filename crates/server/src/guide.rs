@@ -1,36 +1,61 @@
 //! What a reply may say, between the text that knows and the engine that asks.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use trine_engine::{Constraint, Waker};
-use trine_text::{Course, Grammar, GrammarError, Thoughts};
+use trine_text::{Course, Grammar, GrammarError, Outlook, Thoughts};
 
 /// A grammar, and limits on thoughts, that guide one reply.
 ///
-/// Masks are computed on threads beside the engine's, while the device runs a step.
+/// Masks are computed on threads beside the engine's, while the device runs a step: that of the
+/// present place and those after guesses.
 #[derive(Debug)]
-pub struct Guide(State);
+pub struct Guide {
+    state: State,
+    /// The guesses of the step.
+    guesses: Vec<u32>,
+}
 
-/// Where a reply's course is.
+/// Where what a reply may say is found out.
 #[derive(Debug)]
 enum State {
-    /// Here. The mask is computed when it is asked for.
-    Here(Course),
+    /// Here, when it is asked for, as far as it is not known.
+    Here(Outlook),
     /// On another thread.
-    Away(Receiver<Made>),
-    /// Back with its next mask.
-    Back(Made),
+    Away(Away),
     /// Lost with its thread.
     Lost,
 }
 
-/// A course with its next mask, or why there is none.
+/// What is awaited from another thread.
 #[derive(Debug)]
-struct Made {
-    course: Course,
-    mask: Result<Vec<u32>, String>,
+struct Away {
+    outlook: Receiver<Outlook>,
+    /// Tells the thread to look no further: the present place is waited for.
+    is_enough: Arc<AtomicBool>,
+}
+
+impl Away {
+    /// Returns what is back within a time.
+    fn back(&self, patience: Duration) -> Option<State> {
+        match self.outlook.recv_timeout(patience) {
+            Ok(outlook) => Some(State::Here(outlook)),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(State::Lost),
+        }
+    }
+
+    /// Does the same until a time. Half of it is for masks after guesses: each saves a launch.
+    fn back_until(&self, until: Instant) -> Option<State> {
+        let left = || until.saturating_duration_since(Instant::now());
+        self.back(left() / 2).or_else(|| {
+            self.is_enough.store(true, Ordering::Relaxed);
+            self.back(left())
+        })
+    }
 }
 
 const LOST: &str = "the grammar library failed";
@@ -44,85 +69,72 @@ impl Guide {
         grammar: Option<&Grammar>,
         thoughts: Option<Thoughts>,
     ) -> Result<Option<Self>, GrammarError> {
-        Ok(Course::start(grammar, thoughts)?.map(|course| Self(State::Here(course))))
+        let course = Course::start(grammar, thoughts)?;
+        let state = course.map(|course| State::Here(Outlook::new(course)));
+        Ok(state.map(|state| Self { state, guesses: Vec::new() }))
     }
 
-    /// Waits for the course if it is away.
-    fn wait(&mut self) {
-        if let State::Away(receiver) = &self.0 {
-            self.0 = receiver.recv().map_or(State::Lost, State::Back);
+    /// Returns what the reply may say, after a wait if that is away.
+    fn outlook(&mut self) -> Result<&mut Outlook, String> {
+        if let State::Away(away) = &self.state {
+            away.is_enough.store(true, Ordering::Relaxed);
+            self.state = away.outlook.recv().map_or(State::Lost, State::Here);
         }
-    }
-
-    fn course(&mut self) -> Option<&mut Course> {
-        self.wait();
-        match &mut self.0 {
-            State::Here(course) | State::Back(Made { course, .. }) => Some(course),
-            State::Away(_) | State::Lost => None,
+        match &mut self.state {
+            State::Here(outlook) => Ok(outlook),
+            State::Away(_) | State::Lost => Err(LOST.to_owned()),
         }
     }
 }
 
 impl Constraint for Guide {
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        self.wait();
-        match &mut self.0 {
-            State::Here(course) => course.allowed(mask).map_err(|error| error.to_string()),
-            State::Back(Made { mask: made, .. }) => {
-                let made = made.as_ref().map_err(Clone::clone)?;
-                let words = mask.get_mut(..made.len());
-                words.map(|words| words.copy_from_slice(made)).ok_or_else(|| LOST.to_owned())
-            }
-            State::Away(_) | State::Lost => Err(LOST.to_owned()),
-        }
+    fn allowed(&mut self, words: usize, mask: &mut Vec<u32>) -> Result<(), String> {
+        self.outlook()?.allowed(words, mask).map_err(|error| error.to_string())
+    }
+
+    fn allowed_after(&mut self, guesses: usize, words: usize, mask: &mut Vec<u32>) -> bool {
+        let (State::Here(outlook), Some(guesses)) = (&self.state, self.guesses.get(..guesses))
+        else {
+            return false;
+        };
+        outlook.allowed_after(guesses, words, mask)
     }
 
     fn accept(&mut self, token: u32) -> Result<(), String> {
-        self.wait();
-        let state = std::mem::replace(&mut self.0, State::Lost);
-        let mut course = match state {
-            State::Here(course) | State::Back(Made { course, .. }) => course,
-            State::Away(_) | State::Lost => return Err(LOST.to_owned()),
-        };
-        let accepted = course.accept(token).map_err(|error| error.to_string());
-        self.0 = State::Here(course);
-        accepted
+        self.guesses.clear();
+        self.outlook()?.accept(token).map_err(|error| error.to_string())
     }
 
-    fn begin(&mut self, waker: &Waker) {
-        let state = std::mem::replace(&mut self.0, State::Lost);
-        self.0 = match state {
-            // Limits on thoughts cost nothing.
-            State::Here(course) if course.mask_words() > 0 => {
-                State::Away(BESIDE.send(course, Arc::clone(waker)))
+    fn begin(&mut self, guesses: &[u32], waker: &Waker) {
+        self.guesses.clear();
+        self.guesses.extend_from_slice(guesses);
+        let state = std::mem::replace(&mut self.state, State::Lost);
+        self.state = match state {
+            State::Here(outlook) if outlook.has_grammar() && !outlook.is_known(guesses) => {
+                State::Away(BESIDE.send(outlook, guesses.to_vec(), Arc::clone(waker)))
             }
             other => other,
         };
     }
 
     fn is_ready(&mut self, until: Option<Instant>) -> bool {
-        if let State::Away(receiver) = &self.0 {
-            let patience =
-                until.map_or(Duration::ZERO, |until| until.duration_since(Instant::now()));
-            self.0 = match receiver.recv_timeout(patience) {
-                Ok(made) => State::Back(made),
-                Err(RecvTimeoutError::Timeout) => return false,
-                Err(RecvTimeoutError::Disconnected) => State::Lost,
+        if let State::Away(away) = &self.state {
+            let back = match until {
+                Some(until) => away.back_until(until),
+                None => away.back(Duration::ZERO),
             };
+            let Some(state) = back else { return false };
+            self.state = state;
         }
         true
     }
 
     fn is_costly(&self) -> bool {
-        matches!(&self.0, State::Here(course) if course.is_costly())
+        matches!(&self.state, State::Here(outlook) if outlook.is_costly())
     }
 
     fn follow(&mut self, guesses: &[u32]) -> usize {
-        // After a guess the next mask would be computed on the engine's thread.
-        match self.course() {
-            Some(course) if !course.is_costly() => course.follow(guesses),
-            _ => 0,
-        }
+        self.outlook().map_or(0, |outlook| outlook.follow(guesses))
     }
 }
 
@@ -132,12 +144,14 @@ static BESIDE: LazyLock<Beside> = LazyLock::new(|| {
     Beside::new(std::thread::available_parallelism().map_or(1, |count| count.get() / 4).max(1))
 });
 
-/// Threads that take courses in the order in which they come.
+/// Threads that take outlooks in the order in which they come.
 struct Beside(Sender<Job>);
 
 struct Job {
-    course: Course,
-    made: Sender<Made>,
+    outlook: Outlook,
+    guesses: Vec<u32>,
+    is_enough: Arc<AtomicBool>,
+    looked: Sender<Outlook>,
     waker: Waker,
 }
 
@@ -154,7 +168,7 @@ impl Beside {
                     job.run();
                 }
             };
-            // Without a thread, courses come back as lost, and their replies end.
+            // Without a thread, outlooks come back as lost, and their replies end.
             if let Err(error) = std::thread::Builder::new().name("masks".to_owned()).spawn(work) {
                 tracing::error!(%error, "no thread for masks");
             }
@@ -162,21 +176,22 @@ impl Beside {
         Self(sender)
     }
 
-    fn send(&self, course: Course, waker: Waker) -> Receiver<Made> {
-        let (made, receiver) = channel();
-        // If it cannot be sent, `made` is dropped with it, which the receiver notices.
-        let _ = self.0.send(Job { course, made, waker });
-        receiver
+    fn send(&self, outlook: Outlook, guesses: Vec<u32>, waker: Waker) -> Away {
+        let (looked, receiver) = channel();
+        let is_enough = Arc::<AtomicBool>::default();
+        let away = Away { outlook: receiver, is_enough: Arc::clone(&is_enough) };
+        // If it cannot be sent, `looked` is dropped with it, which the receiver notices.
+        let _ = self.0.send(Job { outlook, guesses, is_enough, looked, waker });
+        away
     }
 }
 
 impl Job {
     fn run(self) {
-        let Self { mut course, made, waker } = self;
-        let mut mask = vec![0; course.mask_words()];
-        let outcome = course.allowed(&mut mask).map_err(|error| error.to_string());
+        let Self { mut outlook, guesses, is_enough, looked, waker } = self;
+        outlook.look(&guesses, || !is_enough.load(Ordering::Relaxed));
         // If nobody waits, the reply has ended.
-        let _ = made.send(Made { course, mask: outcome.map(|()| mask) });
+        let _ = looked.send(outlook);
         waker();
     }
 }
@@ -191,6 +206,19 @@ mod tests {
     use crate::models::testing::demo;
     use crate::structure::grammar_cache;
 
+    fn woken() -> (Waker, Receiver<()>) {
+        let (sender, woken) = channel();
+        // Wakes of masks that nobody waits for may come after the test.
+        let wake = move || sender.send(()).unwrap_or_default();
+        (Arc::new(wake), woken)
+    }
+
+    fn allowed(guide: &mut Guide, words: usize) -> Vec<u32> {
+        let mut mask = Vec::new();
+        guide.allowed(words, &mut mask).unwrap();
+        mask
+    }
+
     /// Masks of a grammar that costs more with each token come from another thread, and are the
     /// same.
     #[test]
@@ -200,26 +228,24 @@ mod tests {
         let grammar = grammar_cache(&tokenizer).get(&GrammarSource::Gbnf(source)).unwrap();
         let mut plain = Course::start(Some(&grammar), None).unwrap().unwrap();
         let mut guide = Guide::start(Some(&grammar), None).unwrap().unwrap();
-        let (sender, woken) = channel();
-        let waker: Waker = Arc::new(move || sender.send(()).unwrap());
+        let (waker, woken) = woken();
         let words =
             tokenizer.encode("once upon a time there was a fox ", Specials::AsText).unwrap();
-        let (mut expected, mut mask) = (vec![0; plain.mask_words()], vec![0; plain.mask_words()]);
+        let mut expected = vec![0; plain.mask_words()];
         let mut away = 0;
         for &token in words.iter().cycle().take(30) {
-            if matches!(&guide.0, State::Here(course) if course.is_costly()) {
+            if guide.is_costly() {
                 away += 1;
                 // Wakes of earlier masks may be left.
-                guide.begin(&waker);
+                guide.begin(&[], &waker);
                 while !guide.is_ready(None) {
                     woken.recv().unwrap();
                 }
-                assert!(matches!(guide.0, State::Back(_)));
+                assert!(!guide.is_costly(), "the mask is known");
                 assert_eq!(guide.follow(&[token]), 0, "nothing is guessed while masks are costly");
             }
             plain.allowed(&mut expected).unwrap();
-            guide.allowed(&mut mask).unwrap();
-            assert_eq!(mask, expected);
+            assert_eq!(allowed(&mut guide, expected.len()), expected);
             plain.accept(token).unwrap();
             guide.accept(token).unwrap();
         }
@@ -232,5 +258,53 @@ mod tests {
             format!("root ::= {}\n{}", names.join(" | "), rules.collect::<Vec<_>>().join("\n"));
         let grammar = grammar_cache(&tokenizer).get(&GrammarSource::Gbnf(source)).unwrap();
         assert!(Course::start(Some(&grammar), None).unwrap().unwrap().is_costly());
+    }
+
+    /// Masks after guesses come from the same thread, and are the same.
+    #[test]
+    fn masks_after_guesses_are_made_beside_the_engine() {
+        let tokenizer = demo::tokenizer();
+        let source = GrammarSource::Gbnf("root ::= [a-z ]*".to_owned());
+        let grammar = grammar_cache(&tokenizer).get(&source).unwrap();
+        let mut plain = Course::start(Some(&grammar), None).unwrap().unwrap();
+        let mut guide = Guide::start(Some(&grammar), None).unwrap().unwrap();
+        let (waker, _woken) = woken();
+        let tokens =
+            tokenizer.encode("once upon a time there was a fox", Specials::AsText).unwrap();
+        let mut expected = vec![0; plain.mask_words()];
+        for at in 0..tokens.len() - 2 {
+            // The last one is wrong.
+            guide.begin(&[tokens[at], tokens[at + 1], tokens[at]], &waker);
+            assert!(guide.is_ready(Some(Instant::now() + Duration::from_secs(60))));
+            plain.allowed(&mut expected).unwrap();
+            assert_eq!(allowed(&mut guide, expected.len()), expected);
+            plain.accept(tokens[at]).unwrap();
+            plain.allowed(&mut expected).unwrap();
+            let mut mask = Vec::new();
+            assert!(guide.allowed_after(1, expected.len(), &mut mask));
+            assert_eq!(mask, expected);
+            guide.accept(tokens[at]).unwrap();
+            assert!(!guide.allowed_after(1, expected.len(), &mut mask), "a new step has begun");
+        }
+    }
+
+    /// A budget of thoughts takes no thread: its masks after guesses are made at once.
+    #[test]
+    fn thoughts_are_limited_after_guesses() {
+        let marks = trine_text::ThoughtMarks { open: 1, close: 2 };
+        let thoughts = Thoughts { marks, allowed: true, budget: Some(2), is_open: true };
+        let mut guide = Guide::start(None, Some(thoughts)).unwrap().unwrap();
+        let (waker, _woken) = woken();
+        guide.begin(&[40, 41, 2], &waker);
+        assert!(guide.is_ready(None));
+        let only = |guesses, guide: &mut Guide| {
+            let mut mask = Vec::new();
+            assert!(guide.allowed_after(guesses, 3, &mut mask));
+            (mask.len(), mask == [1 << 2, 0, 0])
+        };
+        assert_eq!(
+            [1, 2, 3].map(|guesses| only(guesses, &mut guide)),
+            [(3, false), (3, true), (3, false)]
+        );
     }
 }

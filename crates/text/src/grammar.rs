@@ -36,6 +36,7 @@ mod marked;
 mod marks;
 mod matcher;
 mod numbers;
+mod outlook;
 mod relaxing;
 pub(crate) mod schema;
 mod scout;
@@ -49,6 +50,7 @@ pub use course::{Course, Thoughts};
 pub use error::GrammarError;
 pub use marks::{CallMarks, MarkedShape, Otherwise, ThoughtMarks};
 pub use matcher::Matcher;
+pub use outlook::Outlook;
 pub use schema::LeftOut;
 pub use source::{
     CallShape, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,

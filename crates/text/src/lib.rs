@@ -45,7 +45,7 @@ pub use gguf::GgufVocabulary;
 pub use grammar::{
     CallMarks, CallShape, Course, Grammar, GrammarCache, GrammarCompiler, GrammarError,
     GrammarSource, LeftOut, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
-    MarkedShape, Matcher, Otherwise, Relaxed, ThoughtMarks, Thoughts,
+    MarkedShape, Matcher, Otherwise, Outlook, Relaxed, ThoughtMarks, Thoughts,
 };
 pub use pictures::{PictureForm, PicturePrompt};
 pub use reply::{ReplyDecoder, ReplyOptions};

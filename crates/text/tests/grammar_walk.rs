@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 use trine_text::{
-    Grammar, GrammarCompiler, GrammarSource, Matcher, ReplyPart, Tokenizer, ToolChoice, Tools,
+    Course, Grammar, GrammarCompiler, GrammarError, GrammarSource, Matcher, Outlook, ReplyPart,
+    ThoughtMarks, Thoughts, Tokenizer, ToolChoice, Tools,
 };
 
 const SCHEMAS: [&str; 6] = [
@@ -130,6 +131,40 @@ fn guesses(matcher: &Matcher, fresh: &Grammar, before: &[u32], seed: &mut u64) -
     guesses
 }
 
+/// Signs that the vocabulary has only the bytes of come one token at a time, and there is no other.
+#[test]
+fn tokens_that_have_to_come_are_looked_at_ahead() {
+    let compiler = GrammarCompiler::new(world().tokenizer.clone());
+    let source = GrammarSource::Gbnf("root ::= \"語文\" [ab]".to_owned());
+    let grammar = compiler.compile(&source).unwrap();
+    let mut outlook = Outlook::new(Course::start(Some(&grammar), None).unwrap().unwrap());
+    let words = outlook.mask_words();
+    let bytes: Vec<u32> = "語文".bytes().map(|byte| 6 + u32::from(byte)).collect();
+    let known = |outlook: &Outlook, tokens: &[u32]| {
+        (0..=tokens.len())
+            .filter(|&count| outlook.allowed_after(&tokens[..count], words, &mut Vec::new()))
+            .count()
+    };
+    outlook.look(&[], || false);
+    assert_eq!(known(&outlook, &bytes), 1);
+    outlook.look(&[], || true);
+    assert_eq!(known(&outlook, &bytes), 7);
+    assert_eq!(outlook.follow(&[&bytes[..], &[5]].concat()), 6);
+    assert_eq!(outlook.follow(&[bytes[0], 5]), 1);
+    for &token in &bytes {
+        assert_eq!(outlook.accept(5), Err(GrammarError::TokenRefused { token: 5 }));
+        outlook.accept(token).unwrap();
+        assert!(outlook.is_known(&[]));
+    }
+    let mut mask = Vec::new();
+    outlook.allowed(words, &mut mask).unwrap();
+    assert_eq!(
+        mask.iter().map(|word| word.count_ones()).sum::<u32>(),
+        4,
+        "two letters, as bytes too"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -185,6 +220,59 @@ proptest! {
         if ids.len() < 60 {
             prop_assert_eq!(guessed.follow(&end), 0, "after the end");
         }
+    }
+
+    #[test]
+    fn masks_ahead_are_those_of_courses_that_have_come_there(seed: u64, which in 0..SCHEMAS.len() + 4) {
+        let world = world();
+        let grammar = match world.schemas.get(which) {
+            Some((grammar, _)) => grammar,
+            None => &world.calls[which - SCHEMAS.len()],
+        };
+        let mut seed = seed;
+        // It thinks first, in control tokens that mean nothing else.
+        let marks = ThoughtMarks { open: 4, close: 0 };
+        let budget = next(&mut seed) % 4;
+        let thoughts = Thoughts { marks, allowed: true, budget: Some(budget), is_open: true };
+        let mut tokens = vec![400; budget];
+        tokens.push(marks.close);
+        tokens.extend(walk(grammar, &world.tokenizer, seed));
+        tokens.push(world.tokenizer.eos_ids()[0]);
+        let start = || Course::start(Some(grammar), Some(thoughts)).unwrap().unwrap();
+        let (mut plain, mut outlook) = (start(), Outlook::new(start()));
+        let words = plain.mask_words();
+        let (mut expected, mut found) = (vec![0; words], Vec::new());
+        for at in 0..tokens.len().min(30) {
+            let right = next(&mut seed) % 4;
+            let mut guesses: Vec<u32> = tokens[at..].iter().copied().take(right).collect();
+            guesses.extend((0..next(&mut seed) % 2).map(|_| (next(&mut seed) % 4000) as u32));
+            let follows = outlook.follow(&guesses);
+            let mut other = start();
+            let before = tokens[..at].iter().chain(&guesses[..follows]);
+            before.for_each(|&token| other.accept(token).unwrap());
+            if !next(&mut seed).is_multiple_of(4) {
+                outlook.look(&guesses, || true);
+                for count in 1..=guesses.len() {
+                    found.clear();
+                    if outlook.allowed_after(&guesses[..count], words, &mut found) {
+                        let mut other = start();
+                        let before = tokens[..at].iter().chain(&guesses[..count]);
+                        before.for_each(|&token| other.accept(token).unwrap());
+                        other.allowed(&mut expected).unwrap();
+                        prop_assert_eq!(&found, &expected, "{} of {:?} at {}", count, guesses, at);
+                    } else {
+                        let is_end = world.tokenizer.eos_ids().contains(&guesses[count - 1]);
+                        prop_assert!(count > follows || is_end || outlook.follow(&guesses) < count);
+                    }
+                }
+            }
+            found.clear();
+            prop_assert_eq!(plain.allowed(&mut expected), outlook.allowed(words, &mut found));
+            prop_assert_eq!(&found, &expected);
+            prop_assert_eq!(plain.accept(tokens[at]), outlook.accept(tokens[at]));
+        }
+        found.clear();
+        prop_assert_eq!(plain.allowed(&mut expected), outlook.allowed(words, &mut found));
     }
 
     #[test]

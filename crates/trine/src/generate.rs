@@ -238,12 +238,13 @@ mod tests {
         assert_eq!((written.thoughts.as_str(), written.text.as_str()), ("H!", "Yes"));
         // The budget is held.
         let mut guide = Guide::start(None, text.thoughts(&[])).unwrap().unwrap();
-        let mut mask = vec![0; text.tokenizer.vocabulary_size().div_ceil(32)];
+        let (words, mut mask) = (text.tokenizer.vocabulary_size().div_ceil(32), Vec::new());
         for token in text.tokenizer.encode("<|channel>abc", Specials::Parse).unwrap() {
-            guide.allowed(&mut mask).unwrap();
+            guide.allowed(words, &mut mask).unwrap();
+            mask.clear();
             guide.accept(token).unwrap();
         }
-        guide.allowed(&mut mask).unwrap();
+        guide.allowed(words, &mut mask).unwrap();
         assert_eq!(mask.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
         assert_eq!(guide.follow(&[300]), 0);
     }

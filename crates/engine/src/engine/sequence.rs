@@ -216,15 +216,15 @@ impl Sequence {
         if !is_sampled || (finds_top && self.may_take_top()) {
             return;
         }
-        // What a grammar allows after a guess is known once it is confirmed.
-        let guesses = if self.constraint.is_none() { self.guesses.len() } else { 0 };
         self.tokens.extend_from_slice(&self.guesses);
-        for ahead in 0..=guesses {
+        for ahead in 0..=self.guesses.len() {
             draws.add(first + known - 1 + ahead - rows.start, |draw| {
-                self.write_draw(ahead, vocabulary, draw).is_ok_and(|()| {
+                // Where it is not known what may come after a guess, it is once that is confirmed.
+                let is_known = self.write_draw(ahead, vocabulary, draw) == Ok(true);
+                if is_known {
                     self.allow_all_but_suppressed(vocabulary, draw);
-                    true
-                })
+                }
+                is_known
             });
         }
         self.stream.follow(&mut self.occurrences, &self.tokens, known, self.prompt);
@@ -232,13 +232,14 @@ impl Sequence {
     }
 
     /// Writes how a token is chosen after `ahead` more tokens than are known, but for tokens that
-    /// are never chosen, if nothing else is excluded.
+    /// are never chosen, if nothing else is excluded. Returns false if it is not known yet what may
+    /// come after these.
     fn write_draw(
         &mut self,
         ahead: usize,
         vocabulary: usize,
         draw: &mut Draw,
-    ) -> Result<(), Finish> {
+    ) -> Result<bool, Finish> {
         let known = self.prompt + self.statistics.generated_tokens;
         self.stream.follow(&mut self.occurrences, &self.tokens, known + ahead, self.prompt);
         self.stream.write(ahead, &self.occurrences, draw);
@@ -306,15 +307,16 @@ impl Sequence {
     pub(super) fn ask_constraint(&mut self, waker: &Waker) {
         let Some(constraint) = &mut self.constraint else { return };
         if constraint.is_costly() {
-            constraint.begin(waker);
+            constraint.begin(&self.guesses, waker);
         }
         self.is_held = !constraint.is_ready(None);
     }
 
-    /// Lets its constraint find out which tokens may come next, while a step runs.
+    /// Lets its constraint find out which tokens may come next, and after each guess, while a step
+    /// runs.
     pub(super) fn begin_constraint(&mut self, waker: &Waker) {
         if let Some(constraint) = &mut self.constraint {
-            constraint.begin(waker);
+            constraint.begin(&self.guesses, waker);
         }
     }
 
@@ -609,31 +611,37 @@ impl Sequence {
     }
 
     /// Writes which tokens may come after `ahead` more than are known, if any but suppressed ones
-    /// are excluded; otherwise leaves `allowed` empty.
+    /// are excluded; otherwise leaves `allowed` empty. Returns false if that is not known yet.
     fn restrict(
         &mut self,
         ahead: usize,
         vocabulary: usize,
         allowed: &mut Vec<u32>,
-    ) -> Result<(), Finish> {
+    ) -> Result<bool, Finish> {
         let forbids_stop = self.forbids_stop(ahead);
+        let words = vocabulary.div_ceil(32);
         allowed.clear();
-        if self.constraint.is_none() && !forbids_stop {
-            return Ok(());
+        match &mut self.constraint {
+            None if !forbids_stop => return Ok(true),
+            None => allowed.resize(words, u32::MAX),
+            Some(constraint) if ahead > 0 => {
+                if !constraint.allowed_after(ahead, words, allowed) {
+                    return Ok(false);
+                }
+            }
+            Some(constraint) => {
+                if let Err(error) = constraint.allowed(words, allowed) {
+                    tracing::warn!(sequence = %self.id, error, "sequence ended");
+                    return Err(Finish::ConstraintFailed);
+                }
+            }
         }
-        let unset = if self.constraint.is_some() { 0 } else { u32::MAX };
-        allowed.resize(vocabulary.div_ceil(32), unset);
-        if let Some(constraint) = &mut self.constraint
-            && let Err(error) = constraint.allowed(allowed)
-        {
-            tracing::warn!(sequence = %self.id, error, "sequence ended");
-            return Err(Finish::ConstraintFailed);
-        }
+        allowed.resize(words, 0);
         self.exclude(vocabulary, allowed);
         if forbids_stop {
             forbid(allowed, &self.stop_ids);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Clears the bits of tokens that are never chosen, and those beyond the vocabulary.

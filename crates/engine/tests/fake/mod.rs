@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use trine_backend::sampling::{self, Draw, Drawn, NoToken};
 use trine_backend::{
     BLOCK, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, KvPart, Memory, PageLayout,
     Pages, Program, ProgramOptions, Results, SOFT, SequenceView,
@@ -111,6 +112,8 @@ pub(crate) struct Fake {
     pub(crate) series: Arc<AtomicUsize>,
     /// The runs that have begun, each step of a series being one.
     pub(crate) runs: Arc<AtomicUsize>,
+    /// The times that it has drawn from rows.
+    pub(crate) launches: Arc<AtomicUsize>,
     /// The runs that fail, counted from 1.
     pub(crate) fails_at: Vec<usize>,
     /// The steps from which on results cannot be read once each, counted from 1 as they are waited
@@ -171,6 +174,7 @@ impl Fake {
             given: Given::default(),
             series: Arc::default(),
             runs: Arc::default(),
+            launches: Arc::default(),
             fails_at: Vec::new(),
             unreadable_at: Vec::new(),
             waits: 0,
@@ -523,6 +527,19 @@ impl Results for Fake {
         }
         let is_states = index > self.facts.plan.outputs_for(self.given.goal).start;
         Ok(if is_states { &self.given.states } else { &self.given.logits })
+    }
+
+    fn draw(
+        &mut self,
+        index: usize,
+        vocabulary: usize,
+        draws: &[Draw],
+        drawn: &mut Vec<Result<Drawn, NoToken>>,
+    ) -> Result<(), BackendError> {
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        let rows: Vec<&[f32]> = self.output(index)?.chunks_exact(vocabulary).collect();
+        drawn.extend(draws.iter().map(|draw| sampling::draw(rows[draw.row], draw)));
+        Ok(())
     }
 
     fn chosen(&mut self) -> Result<&[Option<u32>], BackendError> {

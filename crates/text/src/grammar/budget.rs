@@ -51,6 +51,11 @@ impl Budget {
         Self { latest: cost(mask), ..Self::default() }
     }
 
+    /// Returns what the masks have cost.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent
+    }
+
     /// Returns whether the next mask is likely to take long.
     pub(super) fn is_costly(&self) -> bool {
         self.latest > COSTLY

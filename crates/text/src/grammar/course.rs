@@ -191,6 +191,40 @@ impl Course {
         }
     }
 
+    /// Returns [`Course::allowed`] of a mask of its own.
+    pub(super) fn mask(&mut self) -> Result<Vec<u32>, GrammarError> {
+        let mut mask = vec![0; self.mask_words()];
+        self.allowed(&mut mask).map(|()| mask)
+    }
+
+    /// Returns a copy that shares nothing that changes.
+    ///
+    /// # Errors
+    /// [`GrammarError::Failed`] if the grammar's library fails.
+    pub(super) fn copy(&self) -> Result<Self, GrammarError> {
+        let Self { thoughts, spent, spent_before, thought, ref guide } = *self;
+        let guide = guide.as_ref().map(Guide::copy).transpose()?;
+        Ok(Self { thoughts, spent, spent_before, thought, guide })
+    }
+
+    /// Takes the place of the course that it was copied from, which is over.
+    pub(super) fn succeed(&mut self, other: &mut Self) {
+        if let (Some(guide), Some(other)) = (&mut self.guide, &mut other.guide) {
+            guide.matcher.succeed(&mut other.matcher);
+        }
+    }
+
+    /// Returns what its masks have cost, in units of about a nanosecond.
+    pub(super) fn spent(&self) -> u64 {
+        self.guide.as_ref().map_or(0, |guide| guide.matcher.spent())
+    }
+
+    /// Returns whether a token is one of those that end replies.
+    pub(super) fn ends_with(&self, token: u32) -> bool {
+        let ends = self.guide.as_ref().map(|guide| &guide.tables.ends);
+        ends.is_some_and(|ends| ends.binary_search(&token).is_ok())
+    }
+
     /// Returns the number of words of 32 tokens that a mask needs; 0 if only thoughts are limited.
     pub fn mask_words(&self) -> usize {
         self.guide.as_ref().map_or(0, |guide| guide.matcher.mask_words())
@@ -219,6 +253,11 @@ impl Course {
 }
 
 impl Guide {
+    fn copy(&self) -> Result<Self, GrammarError> {
+        let Self { ref matcher, ref tables, marks, is_lazy, has_begun } = *self;
+        Ok(Self { matcher: matcher.copy()?, tables: Arc::clone(tables), marks, is_lazy, has_begun })
+    }
+
     /// Writes which tokens may come next outside of thoughts. Returns whether the reply may end.
     fn allowed(&mut self, mask: &mut [u32]) -> Result<bool, GrammarError> {
         if self.is_lazy {
@@ -257,7 +296,7 @@ impl Guide {
 }
 
 /// Returns whether the bit of a token is set.
-fn has(mask: &[u32], token: u32) -> bool {
+pub(super) fn has(mask: &[u32], token: u32) -> bool {
     mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 

@@ -194,6 +194,33 @@ impl Matcher {
         })
     }
 
+    /// Returns a copy that shares nothing that changes. It has nothing to follow guesses with until
+    /// it [succeeds](Matcher::succeed) the original.
+    ///
+    /// # Errors
+    /// [`GrammarError::Failed`] if the library fails.
+    pub(super) fn copy(&self) -> Result<Self, GrammarError> {
+        Ok(Self {
+            state: guarded(|| Ok(self.state.deep_clone()))?,
+            tables: Arc::clone(&self.tables),
+            finished: self.finished,
+            failure: self.failure.clone(),
+            scout: Scout::default(),
+            budget: self.budget.clone(),
+            numbers: self.numbers,
+        })
+    }
+
+    /// Takes the place of the matcher that it was copied from.
+    pub(super) fn succeed(&mut self, other: &mut Self) {
+        self.scout.succeed(&mut other.scout);
+    }
+
+    /// Returns what its masks have cost, in units of about a nanosecond.
+    pub(super) fn spent(&self) -> u64 {
+        self.budget.spent()
+    }
+
     /// Returns whether the reply so far satisfies the grammar, so that it may end here.
     pub fn is_complete(&mut self) -> bool {
         self.failure.is_none()

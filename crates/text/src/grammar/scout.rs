@@ -15,7 +15,7 @@ const FAILURES_MAX: u8 = 3;
 pub(super) struct Scout {
     /// `None` before the first guesses and after a failure.
     copy: Option<llguidance::Matcher>,
-    /// The reply's tokens that the copy has not taken yet.
+    /// The reply's tokens that the copy has not taken yet; of no use if there is none.
     behind: Vec<u32>,
     failures: u8,
 }
@@ -23,8 +23,15 @@ pub(super) struct Scout {
 impl Scout {
     /// Takes note of a token of the reply.
     pub(super) fn note(&mut self, token: u32) {
+        self.behind.push(token);
+    }
+
+    /// Takes over from the scout of an earlier place in the reply, having noted all tokens since.
+    pub(super) fn succeed(&mut self, other: &mut Self) {
+        self.failures = other.failures;
+        self.copy = other.copy.take();
         if self.copy.is_some() {
-            self.behind.push(token);
+            self.behind.splice(..0, other.behind.drain(..));
         }
     }
 
