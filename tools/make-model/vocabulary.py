@@ -1,5 +1,5 @@
 """Made-up vocabularies of Gemma's size: special ids and bytes are where Gemma has them; the others are single letters,
-words of one to three letters, then numbered pieces."""
+words of one to three letters, then words of four that no text becomes. Only tokens of one character have digits, as with Gemma."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def pieces(special: dict[int, str], pictures: dict[int, str]) -> tuple[list[str]
     kinds[tokens.index("<unk>")] = UNKNOWN
     ordinary = [SPACE, *(chr(code) for code in range(33, 127))]
     ordinary += [f"{SPACE}{word}" for word in [*LETTERS, *words()]] + words()
-    ordinary += [f"{SPACE}piece{index}" for index in range(SIZE - len(tokens) - len(ordinary))]
+    rest = itertools.product(LETTERS, repeat=4)
+    ordinary += [SPACE + "".join(word) for word in itertools.islice(rest, SIZE - len(tokens) - len(ordinary))]
     tokens += ordinary
     kinds += [NORMAL] * len(ordinary)
     for index, token in pictures.items():

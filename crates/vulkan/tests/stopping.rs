@@ -170,7 +170,7 @@ fn draws_with_a_step_are_those_after_it() {
     };
     let draws: Vec<Draw> = (0..9).map(draw).collect();
     let expected: Vec<_> = draws.iter().map(|draw| sampling::draw(&logits, draw)).collect();
-    let mut drawn_with = |program: &mut dyn Program, draws: &[Draw]| {
+    let drawn_with = |program: &mut dyn Program, draws: &[Draw]| {
         let step = program.submit(&single)?;
         let mut drawn = Vec::new();
         program.wait_and_draw(step, draws, &mut drawn).map(|_| drawn)

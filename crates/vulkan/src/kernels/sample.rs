@@ -20,13 +20,21 @@ const CHUNK: usize = 2048;
 const ROOM: usize = 1024;
 /// The launches: passes over all parts of a row, and the conclusions from them.
 const MODES: [u32; 10] = [0, 1, 2, 3, 4, 5, 4, 5, 4, 6];
-/// How many of them are enough for some draws.
-pub const FEW: usize = 4;
+/// Which of them run: where nothing of a row is left to find out after the first race, where that
+/// race's winner is likely to be the last of every row, and always.
+pub const RUNS: [&[usize]; 3] =
+    [&[0, 1, 2, 3], &[0, 1, 2, 3, 4, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]];
+/// Most rows of the second run whose winner top-p may exclude. Of such a row with top-p 0.95 it
+/// does in one of twenty, and then one workgroup goes on alone, which takes about as long as eight
+/// launches.
+const OPEN_MOST: usize = 8;
 /// Bytes of what is known of a row, and of what is found in a part, between launches.
 const STATE_BYTES: usize = 48;
 const PART_BYTES: usize = 48;
 /// Tokens of the largest vocabulary: that many weights have a sum in 64 bits.
 pub const VOCABULARY_MAX: usize = 1 << 23;
+/// The share of weights that keeps all of them.
+const WHOLE: u32 = 1 << 24;
 /// Stands in the place of a token where there is none.
 const NONE: u32 = u32::MAX;
 /// The bit of a token in a [`ChangeRecord`] that says that it is repeated.
@@ -191,15 +199,22 @@ impl SampleLaunch {
         rows * work_parts(vocabulary).iter().sum::<usize>()
     }
 
-    /// Returns whether the first [`FEW`] of the dispatches are enough for a draw: nothing is told
-    /// that depends on a token that is drawn, and top-k leaves what has room, or top-p all.
-    pub fn takes_few(&self, capabilities: &Capabilities, draw: &Draw) -> bool {
-        let Rule { scale, top_k, share, .. } = draw.rule;
-        let is_known = draw.given.is_some() || scale == 0.0;
-        let has_room = top_k > 0
-            && 2 * u64::from(top_k) <= u64::from(self.maxima(capabilities))
-            && top_k as usize <= ROOM;
-        is_known || !draw.tells && (has_room || share >= 1 << 24)
+    /// Returns which of the [`RUNS`] is the best for some draws.
+    pub fn run(&self, capabilities: &Capabilities, draws: &[Draw]) -> usize {
+        let most = u64::from(self.maxima(capabilities));
+        let is_known = |draw: &Draw| draw.given.is_some() || draw.rule.scale == 0.0;
+        // After the race of all, the weights before its winner have to be summed.
+        let is_open = |draw: &Draw| {
+            let Rule { top_k, share, .. } = draw.rule;
+            let has_room = top_k > 0 && 2 * u64::from(top_k) <= most && top_k as usize <= ROOM;
+            !is_known(draw) && !has_room && share < WHOLE
+        };
+        match draws.iter().filter(|draw| is_open(draw)).count() {
+            // The rank of a token is counted when it is known.
+            0 if draws.iter().all(|draw| is_known(draw) || !draw.tells) => 0,
+            0..=OPEN_MOST => 1,
+            _ => 2,
+        }
     }
 
     /// Returns the maxima of a row: one for each subgroup that passes over it.

@@ -11,7 +11,7 @@ use crate::capabilities::Capabilities;
 use crate::dispatch::Span;
 use crate::error::GpuError;
 use crate::kernels::sample::{
-    ChangeRecord, FEW, Outcome, RowRecord, SampleLaunch, VOCABULARY_MAX, split,
+    ChangeRecord, Outcome, RUNS, RowRecord, SampleLaunch, VOCABULARY_MAX, split,
 };
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
@@ -106,9 +106,8 @@ pub(super) struct Sampler {
     outcomes: Buffer,
     work: Buffer,
     launch: SampleLaunch,
-    /// All dispatches, and those that are enough for some draws.
-    all: Recording,
-    few: Recording,
+    /// Of each of the [`RUNS`].
+    runs: [Recording; RUNS.len()],
     records: Vec<RowRecord>,
     /// The run that was begun and is not finished.
     begun: Option<Begun>,
@@ -121,8 +120,8 @@ pub(super) struct Sampler {
 struct Begun {
     /// How many draws there are.
     count: usize,
-    /// Whether few dispatches were enough.
-    is_few: bool,
+    /// Which of the [`RUNS`] it is.
+    run: usize,
 }
 
 impl Sampler {
@@ -142,8 +141,11 @@ impl Sampler {
         let spans = [&upload, &outcomes, &work].map(Buffer::span);
         let Some(launch) = sample_launch(plan, outputs, spans) else { return Ok(None) };
         let dispatches = launch.dispatches(gpu)?;
-        let all = Recording::record(gpu, &dispatches, &[], &[])?;
-        let few = Recording::record(gpu, &dispatches[..FEW], &[], &[])?;
+        let record = |run: &[usize]| {
+            let dispatches: Vec<_> = run.iter().map(|&index| dispatches[index].clone()).collect();
+            Recording::record(gpu, &dispatches, &[], &[])
+        };
+        let [first, second, third] = RUNS.map(record);
         Ok(Some(Self {
             layout,
             vocabulary,
@@ -152,8 +154,7 @@ impl Sampler {
             outcomes,
             work,
             launch,
-            all,
-            few,
+            runs: [first?, second?, third?],
             records: Vec::with_capacity(layout.rows),
             begun: None,
             agrees: None,
@@ -208,10 +209,9 @@ impl Sampler {
     /// as there is room for. [`Sampler::finish`] has to follow.
     pub(super) fn begin(&mut self, logits: u64, draws: &[Draw]) -> Result<(), GpuError> {
         let count = self.write(logits, draws);
-        let Self { launch, capabilities, .. } = &*self;
-        let is_few = draws[..count].iter().all(|draw| launch.takes_few(capabilities, draw));
-        self.begun = Some(Begun { count, is_few });
-        self.recording(is_few).begin(None, DRAWING)
+        let run = self.launch.run(&self.capabilities, &draws[..count]);
+        self.begun = Some(Begun { count, run });
+        self.runs[run].begin(None, DRAWING)
     }
 
     /// Waits for the draws that were begun, the first ones of `draws`, and appends what was drawn.
@@ -230,8 +230,8 @@ impl Sampler {
     /// Waits for the draws that were begun, and returns their number. What they found is of no use
     /// unless [`Sampler::finish`] reads it.
     pub(super) fn end(&mut self) -> Result<usize, GpuError> {
-        let Some(Begun { count, is_few }) = self.begun.take() else { return Ok(0) };
-        let recording = self.recording(is_few);
+        let Some(Begun { count, run }) = self.begun.take() else { return Ok(0) };
+        let recording = &mut self.runs[run];
         // The step before them has ended, which takes longer than they do.
         recording.count_from_now();
         recording.finish(None, &mut Absent, DRAWING).map(|_| count)
@@ -239,12 +239,7 @@ impl Sampler {
 
     /// Waits until the device has finished with draws that nobody will ask for.
     pub(super) fn cancel(&mut self) {
-        self.all.cancel();
-        self.few.cancel();
-    }
-
-    fn recording(&mut self, is_few: bool) -> &mut Recording {
-        if is_few { &mut self.few } else { &mut self.all }
+        self.runs.iter_mut().for_each(Recording::cancel);
     }
 
     /// Writes as many draws as there is room for, at least one, and returns their number.
@@ -297,7 +292,7 @@ impl Sampler {
         let mut record = RowRecord::of(&scores, memory.address());
         record.tells = TRIAL;
         self.upload.write(HEADER as u64, bytemuck::bytes_of(&record));
-        self.few.run("a trial of draws")?;
+        self.runs[0].run("a trial of draws")?;
         let found = self.outcomes.values::<Outcome>(0, 1)[0];
         let keys = logits.iter().zip(0..).map(|(&logit, token)| {
             let exponent = numbers::exponent(logit, logits[0], numbers::scale(1.0));
