@@ -64,8 +64,8 @@ const QUEUE_CONTEXTS: usize = 256;
 /// pieces beside decoding sequences. If a sequence finds no memory, the one that is last in rank
 /// gives way: it is queued again and later recomputed from its tokens.
 ///
-/// [`Engine::step_into`] allocates nothing for a token except for log-probabilities, constraints
-/// and guesses of a model. Requests that begin and end do allocate.
+/// [`Engine::step_into`] allocates nothing for a token except for log-probabilities, constraints,
+/// draws from all logits of a row and guesses of a model. Requests that begin and end do allocate.
 pub struct Engine {
     program: Box<dyn Program>,
     limits: Limits,

@@ -1,5 +1,6 @@
 //! What a reply may say, between the text that knows and the engine that asks.
 
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -36,6 +37,12 @@ struct Away {
     outlook: Receiver<Outlook>,
     /// Tells the thread to look no further: the present place is waited for.
     is_enough: Arc<AtomicBool>,
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.is_enough.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Away {
@@ -111,7 +118,9 @@ impl Constraint for Guide {
         let state = std::mem::replace(&mut self.state, State::Lost);
         self.state = match state {
             State::Here(outlook) if outlook.has_grammar() && !outlook.is_known(guesses) => {
-                State::Away(BESIDE.send(outlook, guesses.to_vec(), Arc::clone(waker)))
+                // So that a grammar whose masks take long is in the way of no other one.
+                let beside = if outlook.is_costly() { &COSTLY } else { &QUICK };
+                State::Away(beside.send(outlook, guesses.to_vec(), Arc::clone(waker)))
             }
             other => other,
         };
@@ -140,9 +149,13 @@ impl Constraint for Guide {
 
 /// The threads that compute masks beside the engines of this process. A quarter of the processors
 /// may do that: devices need the others.
-static BESIDE: LazyLock<Beside> = LazyLock::new(|| {
-    Beside::new(std::thread::available_parallelism().map_or(1, |count| count.get() / 4).max(1))
-});
+static QUICK: LazyLock<Beside> = LazyLock::new(|| Beside::new(processors() / 4));
+/// Those that compute masks that are likely to take long.
+static COSTLY: LazyLock<Beside> = LazyLock::new(|| Beside::new(processors() / 8));
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
 
 /// Threads that take outlooks in the order in which they come.
 struct Beside(Sender<Job>);
@@ -156,10 +169,11 @@ struct Job {
 }
 
 impl Beside {
+    /// Starts threads, at least one.
     fn new(threads: usize) -> Self {
         let (sender, receiver) = channel::<Job>();
         let receiver = Arc::new(Mutex::new(receiver));
-        for _ in 0..threads {
+        for _ in 0..threads.max(1) {
             let receiver = Arc::clone(&receiver);
             let work = move || {
                 loop {
@@ -189,6 +203,10 @@ impl Beside {
 impl Job {
     fn run(self) {
         let Self { mut outlook, guesses, is_enough, looked, waker } = self;
+        // The reply has ended if nobody else has it.
+        if Arc::strong_count(&is_enough) == 1 {
+            return;
+        }
         outlook.look(&guesses, || !is_enough.load(Ordering::Relaxed));
         // If nobody waits, the reply has ended.
         let _ = looked.send(outlook);
@@ -251,13 +269,37 @@ mod tests {
         }
         assert!((1..30).contains(&away), "{away} masks came from another thread");
         // Of the first mask a grammar knows, since it was made once.
+        let grammar = costly();
+        assert!(Course::start(Some(&grammar), None).unwrap().unwrap().is_costly());
+    }
+
+    /// Returns a grammar whose first mask takes long.
+    fn costly() -> Arc<Grammar> {
         let rules =
             (0..300).map(|index| format!("r{index} ::= [a-z] \"{index}\" r{index} [a-z]? | \"x\""));
         let names: Vec<String> = (0..300).map(|index| format!("r{index}")).collect();
         let source =
             format!("root ::= {}\n{}", names.join(" | "), rules.collect::<Vec<_>>().join("\n"));
-        let grammar = grammar_cache(&tokenizer).get(&GrammarSource::Gbnf(source)).unwrap();
-        assert!(Course::start(Some(&grammar), None).unwrap().unwrap().is_costly());
+        grammar_cache(&demo::tokenizer()).get(&GrammarSource::Gbnf(source)).unwrap()
+    }
+
+    #[test]
+    fn masks_that_take_long_are_in_the_way_of_no_others() {
+        let (waker, _woken) = woken();
+        let begun = |grammar: &Grammar| {
+            let mut guide = Guide::start(Some(grammar), None).unwrap().unwrap();
+            guide.begin(&[], &waker);
+            guide
+        };
+        let (costly, cheap) = (costly(), GrammarSource::Regex("[a-z ]*".to_owned()));
+        let cheap = grammar_cache(&demo::tokenizer()).get(&cheap).unwrap();
+        let mut slow: Vec<Guide> = (0..64).map(|_| begun(&costly)).collect();
+        let mut quick = begun(&cheap);
+        assert!(quick.is_ready(Some(Instant::now() + Duration::from_secs(120))));
+        assert!(slow.iter_mut().any(|guide| !guide.is_ready(None)), "it waited for none of them");
+        // What nobody waits for is not looked at.
+        drop(slow);
+        assert!(begun(&costly).is_ready(Some(Instant::now() + Duration::from_secs(120))));
     }
 
     /// Masks after guesses come from the same thread, and are the same.

@@ -41,7 +41,7 @@ pub(crate) const EVERYWHERE: [Unsupported; 36] = [
     ("dynatemp_range", Harmless::UpTo(0.0), "use temperature"),
     ("xtc_probability", Harmless::UpTo(0.0), "use min_p"),
     ("dry_multiplier", Harmless::UpTo(0.0), "use frequency_penalty or repetition_penalty"),
-    ("n_probs", Harmless::UpTo(0.0), "use logprobs"),
+    ("n_probs", Harmless::UpTo(0.0), "use /v1/completions with logprobs"),
     ("samplers", Harmless::Off, "the order of samplers is fixed; leave it out"),
     ("bad_words", Harmless::Off, "use logit_bias"),
     ("allowed_token_ids", Harmless::Off, "use logit_bias"),

@@ -27,6 +27,7 @@ mod refusals;
 mod rehearsal;
 mod ropes;
 mod rules;
+mod run_draws;
 mod run_series;
 mod sampler;
 mod selection;
@@ -392,8 +393,9 @@ impl Program for VulkanProgram {
         let ended = self.end(step);
         let bound = self.bound.as_mut();
         let taken = bound.map_or(Ok(0), |bound| bound.end_draws(draws, drawn));
+        let taken = taken.map_err(|error| self.failed(error));
         ended?;
-        let taken = taken.map_err(|error| self.failed(error))?;
+        let taken = taken?;
         if taken < draws.len() {
             self.draw(0, vocabulary, &draws[taken..], drawn)?;
         }

@@ -4,6 +4,7 @@
 //! still has them, so a turn is longer the more tokens that are, and much longer where more texts
 //! wait for their next turn than there are slots beyond the places.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::Engine;
@@ -60,6 +61,8 @@ impl Had {
 pub(super) struct Turns {
     /// By client: the one that has written the most.
     over: HashMap<ClientId, Had>,
+    /// The same, those of the clients that run the most first, each with how many its client runs.
+    ranked: Vec<(usize, Had)>,
     /// By client: how many run.
     running: HashMap<ClientId, usize>,
     /// Whether priorities count across clients.
@@ -67,17 +70,22 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    fn new(all: &[Had], is_kept: bool, shares_priorities: bool) -> Self {
+    fn new(all: &[Had], is_over: impl Fn(&Had) -> bool, shares_priorities: bool) -> Self {
         let mut turns = Self { shares_priorities, ..Self::default() };
         for had in all {
             *turns.running.entry(had.rank.client).or_default() += 1;
-            if had.is_over(is_kept) {
+            if is_over(had) {
                 let most = turns.over.entry(had.rank.client).or_insert(*had);
                 if (had.written, had.rank) > (most.written, most.rank) {
                     *most = *had;
                 }
             }
         }
+        let running = |had: &Had| turns.running[&had.rank.client];
+        turns.ranked = turns.over.values().map(|had| (running(had), *had)).collect();
+        turns
+            .ranked
+            .sort_unstable_by_key(|&(running, had)| Reverse((running, had.written, had.rank)));
         turns
     }
 
@@ -90,16 +98,12 @@ impl Turns {
     /// many tokens: of the client that runs the most, if it runs more than the waiting one's, else
     /// of the same client.
     pub(super) fn place_for(&self, rank: Rank, written: usize) -> Option<usize> {
-        let running = |client: ClientId| self.running.get(&client).copied().unwrap_or(0);
-        let own = running(rank.client);
-        let yields = |had: &&Had| {
-            running(had.rank.client) > own
-                && (!self.shares_priorities || rank.priority <= had.rank.priority)
-        };
-        let others = self.over.values().filter(yields);
-        let most = others.max_by_key(|had| (running(had.rank.client), had.written, had.rank));
+        let own = self.running.get(&rank.client).copied().unwrap_or(0);
+        let mut others = self.ranked.iter().take_while(|(running, _)| *running > own);
+        let most =
+            others.find(|(_, had)| !self.shares_priorities || rank.priority <= had.rank.priority);
         let same = || self.over.get(&rank.client).filter(|had| had.yields_to_own(rank, written));
-        most.or_else(same).map(|had| had.slot)
+        most.map(|(_, had)| had).or_else(same).map(|had| had.slot)
     }
 }
 
@@ -109,7 +113,6 @@ impl Engine {
         if self.scheduler.sequences() < self.limits.sequences {
             return Turns::default();
         }
-        let decodes = |slot: &usize| !self.scheduler.is_prefilling(*slot);
         let had = |slot: usize| Had::of(&self.places[slot], slot);
         let all: Vec<Had> = (0..self.places.len()).filter_map(had).collect();
         let shares_priorities = self.queue.shares_priorities();
@@ -119,9 +122,8 @@ impl Engine {
         }
         let waiting = self.queue.iter().filter(|(_, sequence)| sequence.written() > 0).count();
         let is_kept = waiting < self.places.len() - self.limits.sequences;
-        let mut turns = Turns::new(&all, is_kept, shares_priorities);
-        turns.over.retain(|_, had| decodes(&had.slot));
-        turns
+        let is_over = |had: &Had| had.is_over(is_kept) && !self.scheduler.is_prefilling(had.slot);
+        Turns::new(&all, is_over, shares_priorities)
     }
 
     /// Returns the slot of the text that gives its place to a waiting request: one that has had its
@@ -173,7 +175,7 @@ mod tests {
     fn the_client_that_runs_the_most_gives_a_place() {
         let running =
             [had(1, 0, 0, 80, 9), had(1, 1, 0, 90, 9), had(1, 2, 0, 10, 9), had(2, 3, 0, 500, 9)];
-        let turns = |shares| Turns::new(&running, true, shares);
+        let turns = |shares| Turns::new(&running, |had| had.is_over(true), shares);
         let place = |turns: &Turns, client, priority, written| {
             turns.place_for(rank(client, priority, 9), written)
         };
@@ -185,7 +187,8 @@ mod tests {
         assert_eq!(place(&plain, 1, 0, 90), None, "it has had as much");
         assert_eq!(place(&plain, 1, 1, 0), None, "its own that come later");
         assert_eq!(place(&turns(true), 3, 1, 0), None, "priorities count across clients");
-        let even = Turns::new(&[had(1, 0, 0, 80, 9), had(2, 1, 0, 500, 9)], true, false);
+        let even = [had(1, 0, 0, 80, 9), had(2, 1, 0, 500, 9)];
+        let even = Turns::new(&even, |had| had.is_over(true), false);
         assert_eq!(place(&even, 1, 0, 0), Some(0));
         assert_eq!(place(&even, 3, 0, 0), Some(1), "one that has none");
     }

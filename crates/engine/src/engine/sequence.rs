@@ -551,6 +551,10 @@ impl Sequence {
 
     /// Returns the most guesses of which all may become tokens, each with a position in the cache.
     pub(super) fn most_guesses(&self, context: usize) -> usize {
+        // What its constraint allows next is known before it may look beyond that again.
+        if self.is_late {
+            return 0;
+        }
         // The last token of a verification was not guessed.
         let tokens = self.max_tokens.saturating_sub(self.statistics.generated_tokens + 1);
         tokens.min(context.saturating_sub(self.tokens.len()))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trine_backend::{BLOCK, BackendError, Facts, InFlight, SequenceView};
+use trine_backend::{BLOCK, BackendError, Facts, InFlight, Program, SequenceView};
 
 use super::Engine;
 use super::drafting::running;
@@ -50,11 +50,18 @@ impl Engine {
             let since = (self.clock)();
             let beginning = self.sharing.as_ref().map(Sharing::begin);
             self.gather();
+            // A device that computes on this thread runs the step while it is submitted.
+            let is_beside = self.program.facts().has_layers_on_gpus();
+            if !is_beside {
+                self.begin_constraints();
+            }
             let (kv, picks) = (&self.kv, &self.picks);
             let view =
                 |pick: &Pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) };
             let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view), goal)?;
-            self.begin_constraints();
+            if is_beside {
+                self.begin_constraints();
+            }
             let spare = self.spare_picks.pop().unwrap_or_default();
             let picks = std::mem::replace(&mut self.picks, spare);
             let times = Times { since, drafting, overlapped: 0.0, beginning };
@@ -232,15 +239,9 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let takes_states = self.takes_states();
         let states = takes_states.then_some(&mut self.states);
-        let Facts { plan, finds_top, .. } = self.program.facts();
-        let of_logits = (plan.output(0).columns, *finds_top);
-        self.draws.begin(self.picks.iter().map(|pick| pick.outputs).sum());
+        let program = self.program.as_mut();
         let step_of = (&self.picks[..], &self.kv);
-        ask(&mut self.draws, step_of, &mut self.places, of_logits, |_| true);
-        let mut logits = self.draws.wait(self.program.as_mut(), step, states)?;
-        // Their constraints may be ready by now.
-        ask(&mut self.draws, step_of, &mut self.places, of_logits, |sequence| sequence.is_late);
-        self.draws.draw(&mut logits)?;
+        let mut logits = wait(program, (step, states), &mut self.draws, step_of, &mut self.places)?;
         let mut outputs = 0..usize::MAX;
         self.landings.clear();
         for pick in &self.picks {
@@ -445,6 +446,25 @@ impl Engine {
 /// How long the texts of a step wait for the constraints of others, while it runs and after it.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// Waits for a step, and draws from its rows what takes more than their largest logits.
+fn wait<'a>(
+    program: &'a mut dyn Program,
+    (step, states): (InFlight, Option<&mut Vec<f32>>),
+    draws: &mut Draws,
+    step_of: (&[Pick], &KvCache),
+    places: &mut [Place],
+) -> Result<StepLogits<'a>, BackendError> {
+    let Facts { plan, finds_top, .. } = program.facts();
+    let of_logits = (plan.output(0).columns, *finds_top);
+    draws.begin(step_of.0.iter().map(|pick| pick.outputs).sum());
+    ask(draws, step_of, places, of_logits, |_| true);
+    let mut logits = draws.wait(program, step, states)?;
+    // Their constraints may be ready by now.
+    ask(draws, step_of, places, of_logits, |sequence| sequence.is_late);
+    draws.draw(&mut logits)?;
+    Ok(logits)
+}
+
 /// Adds what is drawn from the rows that some sequences have in a step, as far as their largest
 /// logits are not enough and nothing was added before, and notes which of them cannot draw yet.
 /// `of_logits` has the vocabulary, and whether the device finds the largest logits.
@@ -485,6 +505,9 @@ fn run_again(
     let mut logprobs = Vec::new();
     for (row, output) in (end - pick.outputs..end - guessed - 1).zip(first..) {
         logprobs.extend(sequence.prompt_logprobs(row + 1, (&mut *logits, output), draws)?);
+    }
+    if pick.prefill {
+        events.extend(sequence.progress(end));
     }
     if !logprobs.is_empty() {
         events.push(sequence.report_logprobs(logprobs));

@@ -345,8 +345,8 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
     for &batch in &args.batch {
         let prompts = args.prompt.iter().filter(|&&tokens| tokens > 0);
         let kind = Kind::Prompt;
-        let is_drafted = false;
-        tests.extend(prompts.map(|&tokens| Test { kind, tokens, batch, depth: 0, is_drafted }));
+        let plain = Test { kind, tokens: 0, batch, depth: 0, is_drafted: false, is_guided: false };
+        tests.extend(prompts.map(|&tokens| Test { tokens, ..plain }));
         let has_text = has_draft && args.accept.is_empty();
         let drafts: &[bool] = if guesses { &[false, true] } else { &[false] };
         for &depth in &args.depth {
@@ -360,6 +360,7 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
                     batch,
                     depth,
                     is_drafted,
+                    is_guided: args.choosing.grammar.is_some(),
                 }));
             }
         }
@@ -638,7 +639,14 @@ mod tests {
         assert_eq!(tests.len(), 2 * (2 + 2));
         assert_eq!(
             tests[0],
-            Test { kind: Kind::Prompt, tokens: 512, batch: 1, depth: 0, is_drafted: false }
+            Test {
+                kind: Kind::Prompt,
+                tokens: 512,
+                batch: 1,
+                depth: 0,
+                is_drafted: false,
+                is_guided: false
+            }
         );
         assert_eq!(tests[3].name(), "generate 16 at depth 100");
         assert_eq!(args(&[]).repeats, 10);

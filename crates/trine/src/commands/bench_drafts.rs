@@ -379,7 +379,14 @@ mod tests {
         let reader = Box::new(Reader::new(acceptance, vocabulary));
         engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
         engine.set_guesses(Some(4));
-        let test = Test { kind: Kind::Generate, tokens: 100, batch, depth: 0, is_drafted: true };
+        let test = Test {
+            kind: Kind::Generate,
+            tokens: 100,
+            batch,
+            depth: 0,
+            is_drafted: true,
+            is_guided: false,
+        };
         let means = Means {
             watch: &Watch::new(),
             profile: false,
@@ -416,7 +423,14 @@ mod tests {
         engine.set_pacing(false);
         engine.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
         engine.set_guesses(Some(4));
-        let test = Test { kind: Kind::Generate, tokens: 190, batch: 2, depth: 0, is_drafted: true };
+        let test = Test {
+            kind: Kind::Generate,
+            tokens: 190,
+            batch: 2,
+            depth: 0,
+            is_drafted: true,
+            is_guided: false,
+        };
         let means = Means {
             watch: &Watch::new(),
             profile: false,

@@ -126,7 +126,14 @@ mod tests {
 
     #[test]
     fn the_table_has_a_row_for_each_sensor() {
-        let test = Test { kind: Kind::Generate, tokens: 10, batch: 2, depth: 0, is_drafted: false };
+        let test = Test {
+            kind: Kind::Generate,
+            tokens: 10,
+            batch: 2,
+            depth: 0,
+            is_drafted: false,
+            is_guided: false,
+        };
         let used = Used::of(&sensors(), &[run(10, 2.0, [Some(40.0), Some(10.0)])]);
         let text = table([(test, used.as_slice())].into_iter(), false).unwrap();
         let rows: Vec<&str> = text.lines().skip(1).take(2).collect();

@@ -37,6 +37,8 @@ pub(super) struct Test {
     pub(super) depth: usize,
     /// Whether tokens are guessed.
     pub(super) is_drafted: bool,
+    /// Whether a grammar says which tokens may come.
+    pub(super) is_guided: bool,
 }
 
 /// What the sequences of a run begin with.
@@ -100,10 +102,15 @@ impl Test {
         }
     }
 
-    /// Returns how many tokens a sequence may write while it is measured. Of several sequences,
-    /// those whose guesses are right more often are ahead of the others.
+    /// Returns how many tokens a sequence may write while it is measured.
     fn most_tokens(self) -> usize {
-        if self.is_drafted && self.batch > 1 { 2 * self.tokens } else { self.tokens }
+        if self.is_uneven() && self.batch > 1 { 2 * self.tokens } else { self.tokens }
+    }
+
+    /// Returns whether some sequences go on faster than others: those whose guesses are right more
+    /// often, or whose masks are ready in time.
+    fn is_uneven(self) -> bool {
+        self.is_drafted || self.is_guided
     }
 
     pub(super) fn name(self) -> String {
@@ -221,8 +228,8 @@ fn read_prompts(
 /// Measures generation from the moment at which all sequences write until each has written its
 /// share. Where several steps are in flight, each of them has a part of the sequences.
 ///
-/// With guesses some sequences go on faster than others: it ends when all have written the shares
-/// of all together.
+/// Where some sequences go on faster than others it ends when all have written the shares of all
+/// together.
 fn write_tokens(
     engine: &mut Engine,
     test: Test,
@@ -252,7 +259,7 @@ fn write_tokens(
     let share = |written: &HashMap<SequenceId, usize>, id| {
         written.get(id).unwrap_or(&0) - before.get(id).unwrap_or(&0)
     };
-    let is_done = |written: &HashMap<SequenceId, usize>| match test.is_drafted {
+    let is_done = |written: &HashMap<SequenceId, usize>| match test.is_uneven() {
         false => ids.iter().all(|id| share(written, id) >= test.tokens),
         true => {
             let all: usize = ids.iter().map(|id| share(written, id)).sum();
@@ -365,11 +372,12 @@ mod tests {
     use super::*;
 
     fn generate(batch: usize, tokens: usize, depth: usize) -> Test {
-        Test { kind: Kind::Generate, tokens, batch, depth, is_drafted: false }
+        let kind = Kind::Generate;
+        Test { kind, tokens, batch, depth, is_drafted: false, is_guided: false }
     }
 
     fn prompt(batch: usize, tokens: usize) -> Test {
-        Test { kind: Kind::Prompt, tokens, batch, depth: 0, is_drafted: false }
+        Test { kind: Kind::Prompt, ..generate(batch, tokens, 0) }
     }
 
     /// An engine with exactly the room that a test needs.

@@ -216,6 +216,8 @@ fn measurements_of_guesses_that_cannot_be_taken_are_refused() {
     let draft = ["--draft", &draft];
     for (more, parts) in [
         (&["--accept", "0.5", "--recite"][..], &["--accept", "--recite"][..]),
+        (&["--acceptance", "0.5", "--temperature", "1"], &["--acceptance", "--temperature"]),
+        (&["--acceptance", "0.5", "--presence-penalty", "1"], &["--acceptance", "--presence"]),
         (&["--accept", "0.5", "-n", "0"], &["--draft", "-n 0"]),
         (&["-n", "0"], &["--draft", "-n 0"]),
         (&["-n", "0", "--drafts", "3"], &["--draft", "-n 0"]),

@@ -20,14 +20,10 @@ const CHUNK: usize = 2048;
 const ROOM: usize = 1024;
 /// The launches: passes over all parts of a row, and the conclusions from them.
 const MODES: [u32; 10] = [0, 1, 2, 3, 4, 5, 4, 5, 4, 6];
-/// Which of them run: where nothing of a row is left to find out after the first race, where that
-/// race's winner is likely to be the last of every row, and always.
+/// Which of them run: where nothing of a row is left to find out after the first race, where only
+/// the rank of its winner is, and where that may not be the last one.
 pub const RUNS: [&[usize]; 3] =
     [&[0, 1, 2, 3], &[0, 1, 2, 3, 4, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]];
-/// Most rows of the second run whose winner top-p may exclude. Of such a row with top-p 0.95 it
-/// does in one of twenty, and then one workgroup goes on alone, which takes about as long as eight
-/// launches.
-const OPEN_MOST: usize = 8;
 /// Bytes of what is known of a row, and of what is found in a part, between launches.
 const STATE_BYTES: usize = 48;
 const PART_BYTES: usize = 48;
@@ -199,7 +195,7 @@ impl SampleLaunch {
         rows * work_parts(vocabulary).iter().sum::<usize>()
     }
 
-    /// Returns which of the [`RUNS`] is the best for some draws.
+    /// Returns the first of the [`RUNS`] that is enough for some draws.
     pub fn run(&self, capabilities: &Capabilities, draws: &[Draw]) -> usize {
         let most = u64::from(self.maxima(capabilities));
         let is_known = |draw: &Draw| draw.given.is_some() || draw.rule.scale == 0.0;
@@ -209,12 +205,11 @@ impl SampleLaunch {
             let has_room = top_k > 0 && 2 * u64::from(top_k) <= most && top_k as usize <= ROOM;
             !is_known(draw) && !has_room && share < WHOLE
         };
-        match draws.iter().filter(|draw| is_open(draw)).count() {
-            // The rank of a token is counted when it is known.
-            0 if draws.iter().all(|draw| is_known(draw) || !draw.tells) => 0,
-            0..=OPEN_MOST => 1,
-            _ => 2,
+        // A pass of one workgroup takes ten times as long as one of many.
+        if draws.iter().any(is_open) {
+            return 2;
         }
+        usize::from(draws.iter().any(|draw| draw.tells && !is_known(draw)))
     }
 
     /// Returns the maxima of a row: one for each subgroup that passes over it.

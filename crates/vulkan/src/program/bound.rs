@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use rayon::prelude::*;
-use trine_backend::sampling::{Draw, Drawn, NoToken};
 use trine_backend::{Aside, BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
 use trine_model::{BufferId, Input, Model, Plan, Rows, Source};
 
@@ -78,10 +77,10 @@ pub(super) struct Bound {
     /// Written by the host.
     pub(super) inputs: Inputs,
     /// The rows of each of the Plan's outputs, for the host.
-    outputs: Vec<Buffer>,
+    pub(super) outputs: Vec<Buffer>,
     pub(super) top: TopMemory,
     /// `None` if the host chooses tokens.
-    sampler: Option<Sampler>,
+    pub(super) sampler: Option<Sampler>,
     /// `None` if the Program runs no series.
     pub(super) series: Option<SeriesRuns>,
     /// What is between device, host and partner, if there is a partner.
@@ -107,7 +106,7 @@ pub(super) struct Pass {
     /// State of the recording's chains, if it has any.
     pub(super) chains: Option<Chains>,
     /// Fetches each of the Plan's outputs that is not copied by every step: the logits.
-    fetch: Vec<Option<Copy>>,
+    pub(super) fetch: Vec<Option<Copy>>,
     /// The recording with timestamps, made when profiling needs it, and the Plan's step of each
     /// dispatch.
     timed: Option<(Recording, Vec<usize>)>,
@@ -662,65 +661,6 @@ impl Bound {
             Copy { from: from.part(start, bytes), to: to.part(start, bytes), bytes }
         });
         Recording::record(&self.gpu, &[], &copies.collect::<Vec<_>>(), &[])?.run("fetching logits")
-    }
-
-    /// Draws from rows of an output of the pass that ran last, and appends what was drawn. Returns
-    /// whether it has: otherwise the host has to.
-    pub(super) fn draw(
-        &mut self,
-        (pass, index): (usize, usize),
-        vocabulary: usize,
-        draws: &[Draw],
-        drawn: &mut Vec<Result<Drawn, NoToken>>,
-    ) -> Result<bool, GpuError> {
-        let Some((sampler, logits)) = self.sampler_of((pass, index), vocabulary)? else {
-            return Ok(false);
-        };
-        sampler.draw(logits, draws, drawn)?;
-        Ok(true)
-    }
-
-    /// Begins to draw from rows of an output of a pass that was begun, right after it.
-    /// [`Bound::end_draws`] has to follow.
-    pub(super) fn begin_draws(
-        &mut self,
-        (pass, index): (usize, usize),
-        vocabulary: usize,
-        draws: &[Draw],
-    ) -> Result<(), GpuError> {
-        // What the host has to submit yet would come after the draws.
-        if draws.is_empty() || !self.passes[pass].recording.is_submitted() {
-            return Ok(());
-        }
-        match self.sampler_of((pass, index), vocabulary)? {
-            Some((sampler, logits)) => sampler.begin(logits, draws),
-            None => Ok(()),
-        }
-    }
-
-    /// Ends what [`Bound::begin_draws`] began with the same draws, and appends what was drawn.
-    /// Returns how many draws that are, from the first on.
-    pub(super) fn end_draws(
-        &mut self,
-        draws: &[Draw],
-        drawn: &mut Vec<Result<Drawn, NoToken>>,
-    ) -> Result<usize, GpuError> {
-        self.sampler.as_mut().map_or(Ok(0), |sampler| sampler.finish(draws, drawn))
-    }
-
-    /// Returns what draws from an output of a pass, and the address of its logits; `None` if the
-    /// host has to draw.
-    fn sampler_of(
-        &mut self,
-        (pass, index): (usize, usize),
-        vocabulary: usize,
-    ) -> Result<Option<(&mut Sampler, u64)>, GpuError> {
-        let fetch = self.passes[pass].fetch[index].as_ref();
-        let logits =
-            fetch.map_or_else(|| self.outputs[index].address(), |copy| copy.from.address());
-        let sampler = self.sampler.as_mut().filter(|own| own.vocabulary() == vocabulary);
-        let Some(sampler) = sampler else { return Ok(None) };
-        Ok(sampler.is_right(&self.gpu)?.then_some((sampler, logits)))
     }
 
     /// Returns values of an output that were fetched.
