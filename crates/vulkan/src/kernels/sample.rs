@@ -10,22 +10,22 @@ use crate::error::GpuError;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Invocations of a workgroup that passes over a part of a row.
+/// Most invocations of a workgroup.
 const LOCAL: u32 = 256;
-/// Most invocations of one that draws a conclusion.
-const LOCAL_MAX: u32 = 1024;
-/// Tokens of a part.
-const CHUNK: usize = 2048;
+/// Logits that an invocation reads at once.
+const AT_ONCE: usize = 8;
+/// Fewest and most tokens of a part, powers of two.
+const CHUNK: usize = AT_ONCE * LOCAL as usize;
+const CHUNK_MAX: usize = 1 << 15;
+/// Parts of all rows that keep a device busy: beyond that they are larger.
+const BUSY: usize = 256;
 /// Places for the tokens that top-k may keep.
 const ROOM: usize = 1024;
-/// The launches: passes over all parts of a row, and the conclusions from them.
-const MODES: [u32; 10] = [0, 1, 2, 3, 4, 5, 4, 5, 4, 6];
-/// Which of them run: where nothing of a row is left to find out after the first race, where only
+/// The passes that run: where nothing of a row is left to find out after the first race, where only
 /// the rank of its winner is, and where that may not be the last one.
-pub const RUNS: [&[usize]; 3] =
-    [&[0, 1, 2, 3], &[0, 1, 2, 3, 4, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]];
-/// Bytes of what is known of a row, and of what is found in a part, between launches.
-const STATE_BYTES: usize = 48;
+const RUNS: [&[u32]; 3] = [&[0, 1], &[0, 1, 3], &[0, 1, 2, 2, 3]];
+/// Bytes of what is known of a row, and of what is found in a part.
+const STATE_BYTES: usize = 64;
 const PART_BYTES: usize = 48;
 /// Tokens of the largest vocabulary: that many weights have a sum in 64 bits.
 pub const VOCABULARY_MAX: usize = 1 << 23;
@@ -49,7 +49,7 @@ pub struct SampleLaunch {
     pub records: Span,
     /// [`Outcome`]s.
     pub outcomes: Span,
-    /// Working memory: [`SampleLaunch::work_bytes`].
+    /// Working memory: [`SampleLaunch::work_bytes`]. It is 0 before the first run.
     pub work: Span,
 }
 
@@ -65,8 +65,8 @@ struct Args {
     found: u64,
     vocabulary: u32,
     chunks: u32,
+    chunk: u32,
     maxima_count: u32,
-    padding: u32,
 }
 
 /// What is wanted of a row.
@@ -195,7 +195,18 @@ impl SampleLaunch {
         rows * work_parts(vocabulary).iter().sum::<usize>()
     }
 
-    /// Returns the first of the [`RUNS`] that is enough for some draws.
+    /// The number of runs.
+    pub const RUNS: usize = RUNS.len();
+
+    /// Returns the numbers of rows that launches are made for, in ascending order: workgroups for
+    /// rows that nobody wants take time too.
+    pub fn sizes(&self) -> impl Iterator<Item = usize> + use<> {
+        let rows = self.rows;
+        let powers = std::iter::successors(Some(1_usize), |rows| rows.checked_mul(4));
+        powers.take_while(move |&size| size < rows).chain([rows])
+    }
+
+    /// Returns the run that is enough for some draws, below [`SampleLaunch::RUNS`].
     pub fn run(&self, capabilities: &Capabilities, draws: &[Draw]) -> usize {
         let most = u64::from(self.maxima(capabilities));
         let is_known = |draw: &Draw| draw.given.is_some() || draw.rule.scale == 0.0;
@@ -212,23 +223,34 @@ impl SampleLaunch {
         usize::from(draws.iter().any(|draw| draw.tells && !is_known(draw)))
     }
 
-    /// Returns the maxima of a row: one for each subgroup that passes over it.
-    fn maxima(&self, capabilities: &Capabilities) -> u32 {
-        let local = LOCAL.min(most_invocations(capabilities));
-        self.vocabulary.div_ceil(CHUNK) as u32 * local.div_ceil(capabilities.subgroup)
+    /// Returns the tokens of a part where so many rows are passed over, a power of two.
+    fn chunk(&self, rows: usize) -> usize {
+        (self.vocabulary * rows / BUSY).next_power_of_two().clamp(CHUNK, CHUNK_MAX)
     }
 
-    /// Returns the dispatches of the launch. Its logits, masks and changes were written by the host
-    /// or before.
+    /// Returns the maxima of a row: one of what each subgroup reads at once.
+    fn maxima(&self, capabilities: &Capabilities) -> u32 {
+        let local = local(capabilities);
+        let at_once = AT_ONCE * local as usize;
+        self.vocabulary.div_ceil(at_once) as u32 * local.div_ceil(capabilities.subgroup)
+    }
+
+    /// Returns the dispatches of a run for at most `rows` rows. Its logits, masks and changes were
+    /// written by the host or before.
     ///
     /// # Errors
     /// If a kernel cannot be compiled.
-    pub fn dispatches(&self, gpu: &dyn Compiler) -> Result<Vec<Dispatch>, GpuError> {
-        let Self { vocabulary, rows, count, records, outcomes, work } = *self;
+    pub fn dispatches(
+        &self,
+        gpu: &dyn Compiler,
+        rows: usize,
+        run: usize,
+    ) -> Result<Vec<Dispatch>, GpuError> {
+        let Self { vocabulary, count, records, outcomes, work, .. } = *self;
         let capabilities = gpu.capabilities();
-        let most = most_invocations(capabilities);
-        let (chunks, part_local) = (vocabulary.div_ceil(CHUNK), LOCAL.min(most));
-        let [states, parts, of_maxima, _] = work_parts(vocabulary).map(|bytes| rows * bytes);
+        let chunk = self.chunk(rows);
+        let chunks = vocabulary.div_ceil(chunk) as u32;
+        let [states, parts, of_maxima, _] = work_parts(vocabulary).map(|bytes| self.rows * bytes);
         let args = Args {
             count,
             records: records.address,
@@ -238,16 +260,14 @@ impl SampleLaunch {
             maxima: work.address + (states + parts) as u64,
             found: work.address + (states + parts + of_maxima) as u64,
             vocabulary: vocabulary as u32,
-            chunks: chunks as u32,
+            chunks,
+            chunk: chunk as u32,
             maxima_count: self.maxima(capabilities),
-            padding: 0,
         };
-        let dispatch = |mode: u32| {
-            let is_part = mode.is_multiple_of(2) && mode < 6;
-            let local = if is_part { part_local } else { LOCAL_MAX.min(most) };
+        let dispatch = |&mode: &u32| {
             let key = KernelKey {
                 shader: Shader("sample"),
-                constants: vec![local, mode, CHUNK as u32],
+                constants: vec![local(capabilities), mode],
                 subgroup: Some(capabilities.subgroup),
             };
             Ok(Dispatch {
@@ -255,20 +275,20 @@ impl SampleLaunch {
                 step: 0,
                 kernel: gpu.kernel(&key)?,
                 push: Push::of(&args),
-                groups: [if is_part { chunks as u32 } else { 1 }, rows as u32, 1],
+                groups: [chunks, rows as u32, 1],
                 reads: vec![records, work],
                 writes: vec![outcomes, work],
                 link: Link::Outside,
                 hands: None,
             })
         };
-        MODES.into_iter().map(dispatch).collect()
+        RUNS[run].iter().map(dispatch).collect()
     }
 }
 
-/// Returns the largest power of two of invocations that a workgroup may have.
-fn most_invocations(capabilities: &Capabilities) -> u32 {
-    1 << capabilities.invocations.max(1).ilog2()
+/// Returns the invocations of a workgroup, a power of two.
+fn local(capabilities: &Capabilities) -> u32 {
+    LOCAL.min(1 << capabilities.invocations.max(1).ilog2())
 }
 
 /// Returns the bytes of each part of a row's working memory: what is known of it, what is found in
@@ -276,8 +296,7 @@ fn most_invocations(capabilities: &Capabilities) -> u32 {
 /// invocations.
 fn work_parts(vocabulary: usize) -> [usize; 4] {
     let chunks = vocabulary.div_ceil(CHUNK);
-    let maxima = 4 * (chunks * LOCAL as usize / 4).next_multiple_of(2);
-    [STATE_BYTES, PART_BYTES * chunks, maxima, 8 * ROOM]
+    [STATE_BYTES, PART_BYTES * chunks, LOCAL as usize * chunks, 8 * ROOM]
 }
 
 #[cfg(test)]

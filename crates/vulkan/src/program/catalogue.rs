@@ -26,6 +26,7 @@ use crate::compiler::Described;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::matmul::probe;
+use crate::kernels::sample::SampleLaunch;
 use crate::raw::pipeline::KernelKey;
 use crate::weights::Weights;
 
@@ -206,7 +207,9 @@ pub(super) fn catalogue(
         }
     }
     let sample = sample_launch(plans.plan, plans.options.width.outputs, [places.nothing; 3]);
-    sample.map(|launch| launch.dispatches(&device)).transpose()?;
+    // The longest run has all kernels.
+    let run = SampleLaunch::RUNS - 1;
+    sample.map(|launch| launch.dispatches(&device, 1, run)).transpose()?;
     device.take().into_iter().for_each(|key| catalogue.add(key, false, None));
     let changing = FrameLayout::new(plans.options).changing(NOWHERE);
     for goal in 0..plans.plan.goals() {

@@ -11,7 +11,7 @@ use crate::capabilities::Capabilities;
 use crate::dispatch::Span;
 use crate::error::GpuError;
 use crate::kernels::sample::{
-    ChangeRecord, Outcome, RUNS, RowRecord, SampleLaunch, VOCABULARY_MAX, split,
+    ChangeRecord, Outcome, RowRecord, SampleLaunch, VOCABULARY_MAX, split,
 };
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
@@ -106,8 +106,8 @@ pub(super) struct Sampler {
     outcomes: Buffer,
     work: Buffer,
     launch: SampleLaunch,
-    /// Of each of the [`RUNS`].
-    runs: [Recording; RUNS.len()],
+    /// The runs of each of the launch's sizes.
+    runs: Vec<(usize, [Recording; SampleLaunch::RUNS])>,
     records: Vec<RowRecord>,
     /// The run that was begun and is not finished.
     begun: Option<Begun>,
@@ -120,7 +120,9 @@ pub(super) struct Sampler {
 struct Begun {
     /// How many draws there are.
     count: usize,
-    /// Which of the [`RUNS`] it is.
+    /// Which size its launches have.
+    size: usize,
+    /// Which run it is.
     run: usize,
 }
 
@@ -140,12 +142,13 @@ impl Sampler {
         let work = gpu.allocate(work, Place::Device, "draws")?;
         let spans = [&upload, &outcomes, &work].map(Buffer::span);
         let Some(launch) = sample_launch(plan, outputs, spans) else { return Ok(None) };
-        let dispatches = launch.dispatches(gpu)?;
-        let record = |run: &[usize]| {
-            let dispatches: Vec<_> = run.iter().map(|&index| dispatches[index].clone()).collect();
-            Recording::record(gpu, &dispatches, &[], &[])
+        Recording::zeros(gpu, std::slice::from_ref(&work))?.run("clearing draws")?;
+        let record = |rows| {
+            let record =
+                |run| Recording::record(gpu, &launch.dispatches(gpu, rows, run)?, &[], &[]);
+            Ok((rows, [record(0)?, record(1)?, record(2)?]))
         };
-        let [first, second, third] = RUNS.map(record);
+        let runs = launch.sizes().map(record).collect::<Result<_, GpuError>>()?;
         Ok(Some(Self {
             layout,
             vocabulary,
@@ -154,7 +157,7 @@ impl Sampler {
             outcomes,
             work,
             launch,
-            runs: [first?, second?, third?],
+            runs,
             records: Vec::with_capacity(layout.rows),
             begun: None,
             agrees: None,
@@ -209,9 +212,10 @@ impl Sampler {
     /// as there is room for. [`Sampler::finish`] has to follow.
     pub(super) fn begin(&mut self, logits: u64, draws: &[Draw]) -> Result<(), GpuError> {
         let count = self.write(logits, draws);
+        let size = self.runs.partition_point(|&(rows, _)| rows < count);
         let run = self.launch.run(&self.capabilities, &draws[..count]);
-        self.begun = Some(Begun { count, run });
-        self.runs[run].begin(None, DRAWING)
+        self.begun = Some(Begun { count, size, run });
+        self.runs[size].1[run].begin(None, DRAWING)
     }
 
     /// Waits for the draws that were begun, the first ones of `draws`, and appends what was drawn.
@@ -230,8 +234,8 @@ impl Sampler {
     /// Waits for the draws that were begun, and returns their number. What they found is of no use
     /// unless [`Sampler::finish`] reads it.
     pub(super) fn end(&mut self) -> Result<usize, GpuError> {
-        let Some(Begun { count, run }) = self.begun.take() else { return Ok(0) };
-        let recording = &mut self.runs[run];
+        let Some(Begun { count, size, run }) = self.begun.take() else { return Ok(0) };
+        let recording = &mut self.runs[size].1[run];
         // The step before them has ended, which takes longer than they do.
         recording.count_from_now();
         recording.finish(None, &mut Absent, DRAWING).map(|_| count)
@@ -239,7 +243,7 @@ impl Sampler {
 
     /// Waits until the device has finished with draws that nobody will ask for.
     pub(super) fn cancel(&mut self) {
-        self.runs.iter_mut().for_each(Recording::cancel);
+        self.runs.iter_mut().flat_map(|(_, runs)| runs).for_each(Recording::cancel);
     }
 
     /// Writes as many draws as there is room for, at least one, and returns their number.
@@ -292,7 +296,7 @@ impl Sampler {
         let mut record = RowRecord::of(&scores, memory.address());
         record.tells = TRIAL;
         self.upload.write(HEADER as u64, bytemuck::bytes_of(&record));
-        self.runs[0].run("a trial of draws")?;
+        self.runs[0].1[0].run("a trial of draws")?;
         let found = self.outcomes.values::<Outcome>(0, 1)[0];
         let keys = logits.iter().zip(0..).map(|(&logit, token)| {
             let exponent = numbers::exponent(logit, logits[0], numbers::scale(1.0));

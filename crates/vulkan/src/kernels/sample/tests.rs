@@ -1,9 +1,21 @@
+use std::sync::Arc;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use trine_backend::sampling::{self, Change, Rule, numbers};
 
 use super::*;
+use crate::raw::commands::Recording;
+use crate::raw::gpu::Gpu;
+use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, upload};
+
+/// Returns device memory that is 0.
+fn cleared(gpu: &Arc<Gpu>, bytes: usize) -> Buffer {
+    let buffer = poisoned(gpu, bytes as u64);
+    Recording::zeros(gpu, std::slice::from_ref(&buffer)).unwrap().run("a test").unwrap();
+    buffer
+}
 
 /// Draws on the device. `logits` are rows, of which some may be wanted several times.
 fn drawn(logits: &[f32], vocabulary: usize, draws: &[Draw]) -> Vec<Result<Drawn, NoToken>> {
@@ -33,7 +45,7 @@ fn drawn(logits: &[f32], vocabulary: usize, draws: &[Draw]) -> Vec<Result<Drawn,
     // Room for one more than are wanted.
     let outcomes = poisoned(&gpu, (size_of::<Outcome>() * (draws.len() + 1)) as u64);
     let rows = draws.len() + 1;
-    let work = poisoned(&gpu, SampleLaunch::work_bytes(vocabulary, rows) as u64);
+    let work = cleared(&gpu, SampleLaunch::work_bytes(vocabulary, rows));
     let launch = SampleLaunch {
         vocabulary,
         rows,
@@ -42,9 +54,9 @@ fn drawn(logits: &[f32], vocabulary: usize, draws: &[Draw]) -> Vec<Result<Drawn,
         outcomes: outcomes.span(),
         work: work.span(),
     };
-    let dispatches = launch.dispatches(&gpu).unwrap();
-    let chosen = RUNS[launch.run(gpu.capabilities(), draws)].iter();
-    run(&gpu, &chosen.map(|&index| dispatches[index].clone()).collect::<Vec<_>>());
+    let size = launch.sizes().find(|&size| size >= draws.len()).unwrap();
+    let chosen = launch.run(gpu.capabilities(), draws);
+    run(&gpu, &launch.dispatches(&gpu, size, chosen).unwrap());
     let outcomes = download::<Outcome>(&gpu, &outcomes);
     assert!(outcomes[draws.len()].token == u32::MAX, "a row that nobody wants was written");
     draws.iter().zip(&outcomes).map(|(draw, outcome)| outcome.drawn(draw)).collect()
