@@ -115,6 +115,7 @@ pub(crate) fn refused(error: &GrammarError, param: &str) -> ApiError {
     match error {
         GrammarError::Invalid { .. }
         | GrammarError::TooLarge { .. }
+        | GrammarError::TooMuchWork { .. }
         | GrammarError::Tool { .. }
         | GrammarError::Tokenizer(_) => {
             ApiError { code: Code::InvalidGrammar, ..ApiError::field(param, error.to_string()) }

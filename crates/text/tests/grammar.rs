@@ -327,6 +327,13 @@ fn refused(compiler: &GrammarCompiler, source: &GrammarSource) -> Option<String>
     })
 }
 
+/// A schema of a text to which as many expressions apply.
+fn patterns(count: usize) -> String {
+    let part = |index: usize| format!(r#"{{"pattern":"^(.*[a-m].{{{index}}})*$"}}"#);
+    let parts: Vec<String> = (5..5 + count).map(part).collect();
+    format!(r#"{{"type":"string","allOf":[{}]}}"#, parts.join(","))
+}
+
 #[test]
 fn hostile_schemas_are_refused_with_their_place() {
     let compiler = GrammarCompiler::new(tokenizer());
@@ -378,6 +385,15 @@ fn hostile_schemas_are_refused_with_their_place() {
     }
     for source in [deep(10_000), deep(200), long_enum, huge_enum] {
         assert!(refused(&compiler, &schema(&source)).is_some(), "{source:.60}");
+    }
+}
+
+#[test]
+fn what_is_too_much_work_is_not_called_a_contradiction() {
+    let compiler = GrammarCompiler::new(Arc::new(crate::vocabulary::synthetic(600)));
+    for source in [patterns(3).replace(")*", ")+"), patterns(4), patterns(6)] {
+        let error = refused(&compiler, &schema(&source)).unwrap();
+        assert!(error.contains("takes more work than trine allows"), "{source}: {error}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use llguidance::ParserFactory;
-use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::api::{ParserLimits, TopLevelGrammar};
 use serde_json::json;
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
@@ -11,7 +11,7 @@ use super::budget::Budget;
 use super::calls::Calls;
 use super::compiled::{Grammar, Relaxed, Start};
 use super::error::GrammarError;
-use super::library::{first_line, guarded, json_grammar, lark_string, regex_problem};
+use super::library::{first_line, guarded, is_of_work, json_grammar, lark_string, regex_problem};
 use super::marked::MarkedCalls;
 use super::marks::Otherwise;
 use super::matcher::Tables;
@@ -292,10 +292,9 @@ impl Base {
         // A grammar that allows no text at all, or of which one mask is too much work, would fail
         // at the first token of a reply.
         let mut probe = start.deep_clone();
-        if probe.compute_mask().is_err() {
-            let reason = probe.stop_reason();
-            if [StopReason::ParserTooComplex, StopReason::LexerTooComplex].contains(&reason) {
-                return Err(too_complex(kind));
+        if let Err(error) = probe.compute_mask() {
+            if is_of_work(&error.to_string()) {
+                return Err(GrammarError::TooMuchWork { kind });
             }
             if !is_open {
                 return Err(GrammarError::invalid(
@@ -364,6 +363,9 @@ fn choices_to_lark(choices: &[String]) -> Result<String, GrammarError> {
 
 /// Returns the library's refusal of a source in this crate's terms.
 fn refusal(kind: &'static str, message: &str) -> GrammarError {
+    if is_of_work(message) {
+        return GrammarError::TooMuchWork { kind };
+    }
     if message.starts_with("panic") || message.contains("too big") || message.contains("too large")
     {
         return too_complex(kind);

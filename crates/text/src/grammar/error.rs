@@ -29,6 +29,14 @@ pub enum GrammarError {
         /// Its bound.
         limit: u64,
     },
+    /// Finding out what it allows takes more work than one request may cost.
+    #[error(
+        "{kind}: it takes more work than trine allows; simplify its expressions, and combine fewer of them for one text"
+    )]
+    TooMuchWork {
+        /// The kind of the source.
+        kind: &'static str,
+    },
     /// The schema of a tool's arguments is at fault.
     #[error("the tool `{tool}`: {error}")]
     Tool {

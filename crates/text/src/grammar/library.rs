@@ -35,7 +35,27 @@ pub(super) fn has_stopped(state: &llguidance::Matcher) -> Result<bool, GrammarEr
 
 /// Returns an error of the library.
 pub(super) fn failed(error: &impl std::fmt::Display) -> GrammarError {
-    GrammarError::Failed(first_line(&error.to_string()))
+    let message = error.to_string();
+    if is_of_work(&message) {
+        return GrammarError::Failed("it takes more work than trine allows".to_owned());
+    }
+    GrammarError::Failed(first_line(&message))
+}
+
+/// Returns whether the library gave up because of its limits on work. It tells only in words: after
+/// an error, every state gives the same reason for having stopped.
+pub(super) fn is_of_work(message: &str) -> bool {
+    const WORDS: [&str; 8] = [
+        "lexer error: too many",
+        "parser error: ",
+        "lexer precomputation failed",
+        "fuel exhausted",
+        "Unable to determine if regex is empty",
+        "maximum relevance check fuel",
+        "LexerTooComplex",
+        "ParserTooComplex",
+    ];
+    WORDS.iter().any(|words| message.contains(words))
 }
 
 /// Returns the grammar of a schema.

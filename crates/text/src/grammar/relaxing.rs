@@ -144,7 +144,12 @@ pub(super) fn of_tool(tool: &str, error: GrammarError) -> GrammarError {
 fn is_of_schemas(error: &GrammarError) -> bool {
     match error {
         GrammarError::Tool { error, .. } => is_of_schemas(error),
-        error => matches!(error, GrammarError::Invalid { .. } | GrammarError::TooLarge { .. }),
+        error => matches!(
+            error,
+            GrammarError::Invalid { .. }
+                | GrammarError::TooLarge { .. }
+                | GrammarError::TooMuchWork { .. }
+        ),
     }
 }
 
