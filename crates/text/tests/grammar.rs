@@ -340,6 +340,7 @@ fn hostile_schemas_are_refused_with_their_place() {
     let deep = |count: usize| format!("{}true{}", r#"{"items":"#.repeat(count), "}".repeat(count));
     let values: Vec<String> = (0..30_000).map(|value| value.to_string()).collect();
     let long_enum = format!(r#"{{"enum":[{}]}}"#, values.join(","));
+    let endless = patterns(13);
     let huge_enum = format!(r#"{{"enum":[{}]}}"#, "123,".repeat(100_000) + "1");
     let cases = [
         ("{", "line 1, column 1"),
@@ -377,6 +378,7 @@ fn hostile_schemas_are_refused_with_their_place() {
         (r#"{"not":{"type":"string"}}"#, "not"),
         (r#"{"allOf":[{"type":"string"},{"type":"number"}]}"#, "nsatisfiable"),
         ("false", "allows nothing"),
+        (endless.as_str(), "apply to one text exceeds"),
     ];
     for (source, expected) in cases {
         let error =

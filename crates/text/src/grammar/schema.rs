@@ -7,6 +7,7 @@ mod close;
 mod counts;
 mod identifiers;
 mod keywords;
+mod meeting;
 mod numbers;
 pub(crate) mod readable;
 pub(crate) mod references;
@@ -59,6 +60,7 @@ fn prepared(source: &str, relaxes: bool) -> Result<(Value, Vec<LeftOut>), Gramma
     identifiers::replace(&mut schema)?;
     let root = schema.clone();
     references::check_chains(&root)?;
+    meeting::check(&root)?;
     let mut check = Check::new(&root, relaxes);
     check.one_of("#", &mut schema)?;
     close::close(&mut schema);

@@ -18,7 +18,7 @@ pub(super) const TYPES: [&str; 7] =
     ["null", "boolean", "integer", "number", "string", "array", "object"];
 
 /// The formats for which the library has an expression. Others are annotations, as in JSON Schema.
-const FORMATS: [&str; 10] =
+pub(super) const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
 /// Counts with their largest accepted value: the compiled grammar spells out what is required.
