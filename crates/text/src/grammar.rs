@@ -6,8 +6,8 @@
 //! takes the chosen token. The work is done by the library `llguidance`, which only this module
 //! names.
 //!
-//! Sources are hostile. They are checked here first (`schema.rs`, `gbnf/`, and limits on their
-//! size), so that an error names the place; the library's own limits bound what they expand to, and
+//! Sources are hostile. They are checked here first (`schema.rs`, `gbnf/`, `lark.rs`, and limits
+//! on their size), so that an error names the place; the library's own limits bound what they expand to, and
 //! compiling runs on a thread of its own whose stack fits the deepest recursion that these limits
 //! allow. Nothing is ever fetched.
 //!
@@ -31,6 +31,7 @@ mod compiler;
 mod course;
 mod error;
 mod gbnf;
+mod lark;
 mod library;
 mod marked;
 mod marks;

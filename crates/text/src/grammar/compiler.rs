@@ -20,7 +20,7 @@ use super::relaxing::Relaxable;
 use super::source::{
     GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
 };
-use super::{gbnf, schema};
+use super::{gbnf, lark, schema};
 use crate::kind::Kind;
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::shortened;
@@ -232,7 +232,10 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
             check_regex(text)?;
             TopLevelGrammar::from_regex(text)
         }
-        GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        GrammarSource::Lark(text) => {
+            lark::check(text)?;
+            TopLevelGrammar::from_lark(text.clone())
+        }
         GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
         GrammarSource::Choice(choices) => TopLevelGrammar::from_lark(choices_to_lark(choices)?),
         GrammarSource::Calls { calls, shape } => {

@@ -39,6 +39,14 @@ pub(super) fn relaxed(source: &str) -> Result<(Value, Vec<LeftOut>), GrammarErro
     prepared(source, true)
 }
 
+/// Checks that a schema which the library is given as it is costs no more than others.
+///
+/// # Errors
+/// Returns an error if it is not a schema, or costs too much.
+pub(super) fn check_bounds(schema: &Value) -> Result<(), GrammarError> {
+    relaxed(&schema.to_string()).map(drop)
+}
+
 /// Returns a rewritten schema as a part of another one, where it lies at `place`, such as
 /// `#/$defs/part`. Its references are changed to lead to the same schemas at their new place.
 pub(super) fn moved(mut schema: Value, place: &str) -> Value {
