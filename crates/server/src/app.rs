@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
+use trine_engine::ClientId;
 
 use crate::clock::unix_seconds;
 use crate::error::ApiError;
@@ -106,21 +107,31 @@ impl App {
         }
     }
 
-    /// Runs work that takes processor time, such as tokenising, beside the threads that serve
-    /// connections.
+    /// Runs work as [`App::work_for`], in the turns of nobody in particular.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
         weight: Weight,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = tokio::select! {
+        self.work_for(ClientId::default(), weight, work).await
+    }
+
+    /// Runs work that takes processor time, such as tokenising, beside the threads that serve
+    /// connections.
+    pub(crate) async fn work_for<T: Send + 'static>(
+        &self,
+        client: ClientId,
+        weight: Weight,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let place = tokio::select! {
             biased;
-            permit = Arc::clone(self.workers.of(weight)).acquire_owned() => permit,
+            place = self.workers.of(weight).take(client) => place,
             () = self.lifecycle.reached(Phase::Aborting) => return Err(ApiError::draining()),
         };
         let noted = Noted::present();
         let work = move || {
-            let _permit = permit;
+            let _place = place;
             Noted::of_thread(noted, work)
         };
         let task = match weight {

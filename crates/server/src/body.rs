@@ -131,10 +131,10 @@ async fn parsed<T: Send + 'static>(
     then: impl FnOnce(Object) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     check_type(&request)?;
-    let visitor = request.extensions().get().copied().unwrap_or_default();
+    let visitor: Visitor = request.extensions().get().copied().unwrap_or_default();
     let (bytes, mut room) = read(app, request).await?;
     let parsing = Arc::clone(app);
-    app.work(Weight::of(bytes.len()), move || {
+    app.work_for(visitor.client, Weight::of(bytes.len()), move || {
         let length = bytes.len();
         let mut taken = length;
         // A few bytes of text can stand for many of memory.
