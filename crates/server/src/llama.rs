@@ -23,6 +23,7 @@ use crate::prompts::Prompt;
 use crate::service_routes::{json_response, loaded};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
+use crate::unsupported::{LOGPROBS, refuse};
 
 /// What a request asks for.
 struct Asked {
@@ -45,6 +46,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streams = fields.boolean("stream")?.unwrap_or(false);
     calling::refuse(fields)?;
     thinking::TEXTS.refuse(fields)?;
+    refuse(fields, &LOGPROBS)?;
     let parameters = ParameterFields::read(fields, Penalties::OfWindow)?;
     if parameters.prompt_logprobs.is_some() {
         return Err(ApiError::unsupported("prompt_logprobs", "use /v1/completions"));

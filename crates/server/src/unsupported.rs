@@ -78,6 +78,12 @@ pub(crate) const PICTURES: [Unsupported; 2] = [
     ("image", Harmless::Off, "send images to /v1/chat/completions or /api/chat"),
 ];
 
+/// OpenAI's names for what llama.cpp's own completions call `n_probs`.
+pub(crate) const LOGPROBS: [Unsupported; 2] = [
+    ("logprobs", Harmless::Off, "use /v1/completions"),
+    ("top_logprobs", Harmless::At(&[0.0]), "use /v1/completions with logprobs"),
+];
+
 /// Looks for the fields of a list.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use super::schema::{
 use crate::embeddings::{self, openai as openai_embeddings};
 use crate::openai::completions;
 use crate::thinking::{self, EFFORTS};
-use crate::unsupported::PICTURES;
+use crate::unsupported::{LOGPROBS, PICTURES};
 use crate::{anthropic as anthropic_dialect, ollama as ollama_dialect, responses, text_routes};
 
 /// Returns all schemas of requests, by name.
@@ -106,6 +106,7 @@ fn llama_text() -> Value {
     fields.extend(parameters(None));
     let none = || refused("use /v1/chat/completions", json!([null, "none", "auto", []]));
     fields.extend([("tools", none()), ("tool_choice", none())]);
+    fields.extend(refused_fields(&LOGPROBS));
     fields.extend(refused_fields(&PICTURES));
     fields.extend(no_thinking(thinking::TEXTS));
     let words = "A text, a list of texts, a list of token ids and texts, or a list of such lists. All prompts together have at most \

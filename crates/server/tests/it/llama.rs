@@ -49,7 +49,15 @@ fn completion_whole_and_streamed() {
         assert_eq!((&answer["index"], &answer["stop_type"]), (&json!(index), &json!("eos")));
         assert_eq!(answer["content"], "Over.");
     }
-    for wrong in [json!({}), json!({"prompt": ""}), json!({"prompt": "a", "n_probs": 3})] {
+    for wrong in [
+        json!({}),
+        json!({"prompt": ""}),
+        json!({"prompt": "a", "n_probs": 3}),
+        json!({"prompt": "a", "logprobs": 3}),
+        json!({"prompt": "a", "logprobs": 0}),
+        json!({"prompt": "a", "logprobs": true, "top_logprobs": 2}),
+        json!({"prompt": "a", "top_logprobs": 2}),
+    ] {
         assert_eq!(server.post("/completion", &wrong).0, 400, "{wrong}");
     }
 }
