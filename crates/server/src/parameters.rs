@@ -279,6 +279,7 @@ impl Parameters {
         request.pictures = Arc::clone(&self.pictures);
         Ask {
             request,
+            tokens_named: fields.max_tokens.or(fields.default_tokens),
             stops: self.stops.clone(),
             stop_ids: fields.stop_ids.clone(),
             include_stop: fields.include_stop,

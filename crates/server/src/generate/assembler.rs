@@ -137,6 +137,7 @@ pub(in crate::generate) mod tests {
 
     pub(in crate::generate) fn ask(stops: &[&str]) -> Ask {
         Ask {
+            tokens_named: None,
             request: Request::new(Vec::new(), 0),
             stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
             stop_ids: Vec::new(),

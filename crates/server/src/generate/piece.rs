@@ -18,6 +18,8 @@ pub(crate) struct Ask {
     /// The request for the engine, without deadline and constraint, which the text gets when it is
     /// queued.
     pub(crate) request: Request,
+    /// The most tokens, if the client named a number or its dialect has one.
+    pub(crate) tokens_named: Option<usize>,
     pub(crate) stops: Vec<String>,
     /// Those of the request's stop ids that the client named.
     pub(crate) stop_ids: Vec<u32>,

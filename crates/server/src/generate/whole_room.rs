@@ -33,8 +33,8 @@ impl WholeRoom {
     /// is run: those of prompts, and those of texts that nothing ends but their length.
     ///
     /// # Errors
-    /// 400 naming the field if they are more than an answer may have, 413 and 503 if there is no
-    /// room for them.
+    /// 400 naming the field if they, or those of texts of the lengths that the request names, are
+    /// more than an answer may have, 413 and 503 if there is no room for them.
     pub(crate) fn take(app: &App, asks: &[Ask]) -> Result<Self, ApiError> {
         let of_prompt = |ask: &Ask| {
             let alternatives = ask.request.prompt_logprobs?;
@@ -49,6 +49,18 @@ impl WholeRoom {
             let echoes = asks.iter().any(|ask| ask.request.logprobs.is_some());
             let param = if echoes { "logprobs" } else { "prompt_logprobs" };
             return Err(ApiError::field(param, message));
+        }
+        let of_named = |ask: &Ask| {
+            let tokens = ask.tokens_named?.min(ask.request.max_tokens);
+            Some(tokens.saturating_mul(1 + ask.request.logprobs?))
+        };
+        let named = asks.iter().filter_map(of_named).fold(prompts, usize::saturating_add);
+        if named > LOGPROBS_WHOLE_MAX {
+            let message = format!(
+                "the answer may have {named} log-probabilities, alternatives included, and has at most \
+                 {LOGPROBS_WHOLE_MAX}; {FEWER}"
+            );
+            return Err(ApiError::field("logprobs", message));
         }
         let of_text = |ask: &Ask| Some(tokens_least(ask) * (1 + ask.request.logprobs?));
         let all = prompts.saturating_add(asks.iter().filter_map(of_text).sum());
@@ -127,7 +139,15 @@ mod tests {
         assert!(WholeRoom::take(&app, &asks(12, None)).is_ok());
         let error = WholeRoom::take(&app, &asks(13, None)).unwrap_err();
         assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("logprobs")));
-        // A text that may end earlier is counted while it comes.
+        // Of texts that may end earlier, those count whose length the client named.
+        let named = |count: usize| {
+            let named = |ask| Ask { tokens_named: Some(2000), ..ask };
+            asks(count, Some(5)).into_iter().map(named).collect::<Vec<_>>()
+        };
+        assert!(WholeRoom::take(&app, &named(12)).is_ok());
+        let error = WholeRoom::take(&app, &named(13)).unwrap_err();
+        assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("logprobs")));
+        // Others are counted while they come.
         let mut room = WholeRoom::take(&app, &asks(13, Some(5))).unwrap();
         let logprobs = |count: usize| {
             let top = vec![(1, -1.0); 20];
