@@ -15,6 +15,7 @@ mod hash;
 mod image;
 mod imports;
 mod lanes;
+mod lines;
 mod machine;
 mod meter;
 mod orphans;

@@ -18,7 +18,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 use crate::sources::{Source, read_all};
-use crate::{bad_input, circles, documents, orphans};
+use crate::{bad_input, circles, documents, lines, orphans};
 
 /// The crates, top to bottom: an arrow may only point up.
 const ROOMS: [&str; 14] = [
@@ -96,12 +96,12 @@ const OPERATION_TWINS: [(&str, &str); 5] = [
     ("the Vulkan backend's tests", "crates/vulkan/tests/operations.rs"),
 ];
 
-/// Checks every rule and lists the violations.
+/// Checks every rule and lists the violations, and prints the lines of each crate.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let sources = read_all(root)?;
     let mut complaints = arrows(root)?;
     for source in &sources {
-        complaints.extend(lines(source));
+        complaints.extend(long_file(source));
         complaints.extend(wide_comments(source));
         complaints.extend(functions(source));
         complaints.extend(unsafe_rooms(source));
@@ -113,6 +113,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     complaints.extend(circles::check(&sources)?);
     complaints.extend(orphans::check(root, &sources)?);
     if complaints.is_empty() {
+        eprint!("{}", lines::table(&sources));
         eprintln!("== tidy: {} files are in order", sources.len());
         return Ok(());
     }
@@ -150,7 +151,7 @@ fn arrows(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(complaints)
 }
 
-fn lines(source: &Source) -> Option<String> {
+fn long_file(source: &Source) -> Option<String> {
     let count = source.text.lines().count();
     let path = &source.path;
     (count > FILE_LINES_MAX).then(|| format!("{path} has {count} lines, at most {FILE_LINES_MAX}"))

@@ -7,9 +7,9 @@
 //! names.
 //!
 //! Sources are hostile. They are checked here first (`schema.rs`, `gbnf/`, `lark.rs`, and limits
-//! on their size), so that an error names the place; the library's own limits bound what they expand to, and
-//! compiling runs on a thread of its own whose stack fits the deepest recursion that these limits
-//! allow. Nothing is ever fetched.
+//! on their size), so that an error names the place; the library's own limits bound what they
+//! expand to, and compiling runs on a thread of its own whose stack fits the deepest recursion
+//! that these limits allow. Nothing is ever fetched.
 //!
 //! **It fails closed.** Every failure (a limit, an error, a panic of the library) is a
 //! [`GrammarError`], and a matcher that has returned one returns no mask again. Control tokens are
