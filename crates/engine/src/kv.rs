@@ -21,8 +21,10 @@ use trine_model::Cache;
 use crate::error::EngineError;
 
 mod pages;
+mod pool;
 mod slots;
 
+pub use pool::BlockPool;
 pub use slots::Lost;
 use slots::{Holder, Slot};
 
@@ -43,112 +45,6 @@ fn whole_cut(positions: usize, cut: impl Fn(usize) -> usize) -> usize {
         found = whole(cut(found));
     }
     found
-}
-
-/// Blocks with a count of their owners. A block is free if it has no owner.
-#[derive(Debug, Clone)]
-pub struct BlockPool {
-    owners: Vec<u32>,
-    free: Vec<u32>,
-    /// The number of blocks with more than one owner.
-    shared: usize,
-}
-
-impl BlockPool {
-    /// Creates a pool of `blocks` free blocks, numbered from 0.
-    pub fn new(blocks: usize) -> Self {
-        let free = (0..blocks as u32).rev().collect();
-        Self { owners: vec![0; blocks], free, shared: 0 }
-    }
-
-    /// Takes a free block, which then has one owner.
-    pub fn take(&mut self) -> Option<u32> {
-        let block = self.free.pop()?;
-        self.owners[block as usize] = 1;
-        Some(block)
-    }
-
-    /// Adds an owner to a block that has one.
-    ///
-    /// # Panics
-    /// Panics if the block is free, because no owner could have passed it on.
-    pub fn share(&mut self, block: u32) {
-        let owners = &mut self.owners[block as usize];
-        assert!(*owners > 0, "block {block} is free and cannot be shared");
-        *owners += 1;
-        self.shared += usize::from(*owners == 2);
-    }
-
-    /// Removes one owner. After the last one the block is free.
-    ///
-    /// # Panics
-    /// Panics if the block is free already.
-    pub fn release(&mut self, block: u32) {
-        let owners = &mut self.owners[block as usize];
-        assert!(*owners > 0, "block {block} is released twice");
-        *owners -= 1;
-        self.shared -= usize::from(*owners == 1);
-        if *owners == 0 {
-            self.free.push(block);
-        }
-    }
-
-    /// Returns the number of owners of a block.
-    pub fn owners(&self, block: u32) -> u32 {
-        self.owners[block as usize]
-    }
-
-    /// Returns the number of blocks without an owner.
-    pub fn free_blocks(&self) -> usize {
-        self.free.len()
-    }
-
-    /// Returns the number of blocks with more than one owner.
-    pub fn shared_blocks(&self) -> usize {
-        self.shared
-    }
-
-    /// Returns the total number of blocks.
-    pub fn blocks(&self) -> usize {
-        self.owners.len()
-    }
-
-    /// Checks that the free list holds exactly the blocks without an owner, each once, that each
-    /// block has as many owners as in `expected`, and that shared blocks are counted.
-    ///
-    /// # Errors
-    /// Returns what is wrong.
-    pub fn check_integrity(&self, expected: &[u32]) -> Result<(), String> {
-        if let Some(block) =
-            (0..self.owners.len()).find(|&block| self.owners[block] != expected[block])
-        {
-            return Err(format!(
-                "block {block} counts {} owners, {} hold it",
-                self.owners[block], expected[block]
-            ));
-        }
-        let mut listed = vec![false; self.owners.len()];
-        for &block in &self.free {
-            if self.owners[block as usize] > 0 {
-                return Err(format!("block {block} is in the free list and has an owner"));
-            }
-            if std::mem::replace(&mut listed[block as usize], true) {
-                return Err(format!("block {block} is in the free list twice"));
-            }
-        }
-        let unowned = self.owners.iter().filter(|&&owners| owners == 0).count();
-        if unowned != self.free.len() {
-            return Err(format!(
-                "{unowned} blocks have no owner, {} are in the free list",
-                self.free.len()
-            ));
-        }
-        let shared = self.owners.iter().filter(|&&owners| owners > 1).count();
-        if shared != self.shared {
-            return Err(format!("{shared} blocks are shared, {} are counted", self.shared));
-        }
-        Ok(())
-    }
 }
 
 /// The ring of a local layer: position `p` is kept at `p % length` until `p + length` overwrites
@@ -319,6 +215,13 @@ impl KvCache {
         for index in 0..self.slots[slot].blocks.len() {
             self.hold(self.slots[slot].blocks[index]);
         }
+        assert_eq!(self.slots[slot].length, reused, "slot {slot} holds what is reused");
+        assert!(reused < prompt.max(1), "the last token of {prompt} is left to be run");
+        let is_whole = copied_from.is_none() || reused == whole(reused);
+        assert!(
+            is_whole && self.can_write(slot, 0),
+            "slot {slot} would write into another's block"
+        );
         let branch = if branch > reused { branch } else { 0 };
         Some(Lease { slot, reused, copied_from, branch })
     }
@@ -372,7 +275,6 @@ impl KvCache {
     /// `None` if all other slots are running.
     pub fn snapshot(&mut self, running: usize) -> Option<usize> {
         let length = self.slots[running].length;
-        debug_assert_eq!(length, whole(length), "a fork shares full blocks");
         let slot = self.destination(None)?;
         self.fork(running, slot, length);
         self.tick += 1;
@@ -388,7 +290,7 @@ impl KvCache {
     /// Returns [`EngineError::OutOfBlocks`] if no block is left. What was reserved until then stays
     /// reserved.
     pub fn reserve(&mut self, slot: usize, end: usize) -> Result<(), EngineError> {
-        debug_assert!(end <= self.shape.context, "position {end} is beyond the context");
+        assert!(end <= self.shape.context, "position {end} is beyond the context");
         while self.slots[slot].blocks.len() * BLOCK < end {
             match self.pool.take() {
                 Some(block) => {
@@ -408,7 +310,7 @@ impl KvCache {
     /// Gives back the blocks of a running sequence that hold only positions from `end` on, which
     /// was reserved and is not needed; `end` is at least its length.
     pub fn give_back(&mut self, slot: usize, end: usize) {
-        debug_assert!(end >= self.slots[slot].length, "position {end} counts");
+        assert!(end >= self.slots[slot].length, "position {end} counts");
         while self.slots[slot].blocks.len() > end.div_ceil(BLOCK) {
             let Some(block) = self.slots[slot].blocks.pop() else { return };
             self.let_go(block);
@@ -431,6 +333,8 @@ impl KvCache {
         let slot = &mut self.slots[slot];
         slot.length += rows;
         slot.written = slot.written.max(slot.length);
+        let is_covered = slot.length <= slot.blocks.len() * BLOCK;
+        assert!(slot.holder == Holder::Running && is_covered, "{rows} rows were not reserved");
     }
 
     /// Records that the device may have written up to `rows` more positions of a running sequence,
@@ -438,11 +342,22 @@ impl KvCache {
     pub fn overwrite(&mut self, slot: usize, rows: usize) {
         let slot = &mut self.slots[slot];
         slot.written = slot.written.max(slot.length + rows);
+        assert!(slot.written <= self.shape.context, "{rows} rows are beyond the context");
+    }
+
+    /// Returns whether a sequence may write its next `rows` rows: its table covers them, and no
+    /// other sequence owns the blocks that they go to, nor the one that holds its last positions.
+    pub fn can_write(&self, slot: usize, rows: usize) -> bool {
+        let Slot { length, blocks, .. } = &self.slots[slot];
+        let end = length + rows;
+        let written = blocks.get(length / BLOCK..end.div_ceil(BLOCK));
+        written.is_some_and(|blocks| blocks.iter().all(|&block| self.pool.owners(block) == 1))
     }
 
     /// Ends a running sequence. Its cache stays reusable if `keep` is set and it holds anything.
     /// Blocks that hold none of its positions become free.
     pub fn release(&mut self, slot: usize, keep: bool) {
+        assert!(self.is_running(slot), "slot {slot} is released twice");
         self.drop_holds(slot);
         if keep && self.slots[slot].length > 0 {
             self.drop_unused(slot);
@@ -572,6 +487,7 @@ impl KvCache {
     /// Removes a running owner from a block.
     fn let_go(&mut self, block: u32) {
         let owners = &mut self.running_owners[block as usize];
+        assert!(*owners > 0, "no running sequence owns block {block}");
         *owners -= 1;
         self.running_blocks -= usize::from(*owners == 0);
     }
@@ -633,6 +549,8 @@ impl KvCache {
 
     /// Empties `to` and makes it share the first `length` positions (full blocks) of `from`.
     fn fork(&mut self, from: usize, to: usize, length: usize) {
+        let has_them = length == whole(length) && length <= self.slots[from].length;
+        assert!(from != to && has_them, "slot {to} cannot share {length} positions of {from}");
         self.note_loss(to, 0);
         self.empty(to);
         let (blocks, written) = (length / BLOCK, self.slots[from].written);
@@ -679,6 +597,7 @@ impl KvCache {
 
     /// Keeps only the first `length` positions.
     fn cut(&mut self, index: usize, length: usize) {
+        assert!(length <= self.slots[index].length, "slot {index} holds fewer than {length}");
         self.slots[index].length = length;
         self.drop_unused(index);
         let slot = &mut self.slots[index];

@@ -63,6 +63,9 @@ impl Rows {
         is_bulk: bool,
     ) {
         let rows = known.len() + guesses.len();
+        assert!(outputs <= rows, "{outputs} outputs of {rows} rows");
+        let is_in_order = is_bulk || self.bulk_from == self.tokens.len();
+        assert!(is_in_order, "rows of several precisions are mixed");
         self.tokens.extend_from_slice(known);
         self.tokens.extend_from_slice(guesses);
         self.positions.extend((first..first + rows).map(|position| position as u32));
@@ -81,7 +84,8 @@ impl Rows {
 
     /// Lets rows that were added see one another.
     pub(crate) fn see_ahead(&mut self, rows: Range<usize>) {
-        debug_assert!(self.ahead.len() <= rows.start, "images come in the order of their rows");
+        assert!(self.ahead.len() <= rows.start, "images come in the order of their rows");
+        assert!(rows.end <= self.tokens.len(), "an image's rows were not added");
         self.ahead.resize(rows.start, 0);
         self.ahead.extend((0..rows.len() as u32).rev());
     }
@@ -151,6 +155,7 @@ impl Rows {
             *input = own;
             count += 1;
         }
+        assert!(others.next().is_none(), "a step has at most {INPUTS_MAX} inputs");
         let batch = Batch {
             tokens: &self.tokens,
             positions: &self.positions,

@@ -151,7 +151,7 @@ impl Scheduler {
     /// `goal` is what its rows are for ([`Batch::goal`](trine_backend::Batch::goal)); only those of
     /// goal 0 go on with further tokens.
     pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted, goal: usize, place: usize) {
-        debug_assert!(
+        assert!(
             rows > 0 && self.phases[slot] == Phase::Absent,
             "slot {slot} is taken or has no rows"
         );
@@ -163,7 +163,7 @@ impl Scheduler {
     /// Gives a sequence whose rows have all been run more rows of its prompt (at least one), ahead
     /// of the other prompts.
     pub fn extend(&mut self, slot: usize, rows: usize, wanted: Wanted) {
-        debug_assert!(
+        assert!(
             rows > 0 && self.phases[slot] == Phase::Waiting,
             "slot {slot} has rows to run or gets no rows"
         );
@@ -196,8 +196,25 @@ impl Scheduler {
             let left_out = self.pick_prompts(goal, &mut budget, cuts, picks);
             debug_assert_eq!(left_out, None, "an image is for goal {goal}");
         }
-        picks.iter().for_each(|pick| self.flying[pick.slot] = true);
+        self.launch(goal, picks);
         goal
+    }
+
+    /// Notes that a step with these picks is under way, after it has proved that a Program takes
+    /// it.
+    fn launch(&mut self, goal: usize, picks: &[Pick]) {
+        let (mut rows, mut outputs) = (0, 0);
+        for pick in picks {
+            let is_own = self.goals[pick.slot] == goal && !self.flying[pick.slot];
+            assert!(is_own, "slot {} is picked twice or for another goal", pick.slot);
+            assert!(pick.rows > 0 && pick.outputs <= pick.rows, "{pick:?}");
+            self.flying[pick.slot] = true;
+            rows += pick.rows;
+            outputs += pick.outputs;
+        }
+        let most = if picks.len() == 1 { self.unit_rows } else { self.width.tokens };
+        assert!(rows <= most, "{rows} rows of {} sequences, at most {most}", picks.len());
+        assert!(outputs <= self.width.outputs, "{outputs} rows of logits");
     }
 
     /// Returns the goal of the next step: that of sequences that were passed over in the last one,
@@ -373,6 +390,8 @@ impl Scheduler {
             Wanted::Last => usize::from(ends),
             Wanted::All => rows,
         };
+        let fits = rows <= budget.share.min(budget.rows) && outputs <= budget.outputs;
+        assert!(fits, "slot {slot} gets {rows} rows and {outputs} of logits of {budget:?}");
         budget.share -= rows;
         budget.rows -= rows;
         budget.outputs -= outputs;
@@ -388,6 +407,7 @@ impl Scheduler {
 
     /// Notes that the step with a slot's rows has run: the slot can be picked again.
     pub fn land(&mut self, slot: usize) {
+        assert!(self.flying[slot], "slot {slot} has no rows in a step");
         self.flying[slot] = false;
     }
 
@@ -398,7 +418,8 @@ impl Scheduler {
 
     /// Lets a sequence whose rows have all been run go on with one more token.
     pub fn resume(&mut self, slot: usize) {
-        debug_assert_eq!(self.phases[slot], Phase::Waiting, "slot {slot} has rows to run");
+        assert_eq!(self.phases[slot], Phase::Waiting, "slot {slot} has rows to run");
+        assert_eq!(self.goals[slot], 0, "slot {slot} writes no text");
         self.phases[slot] = Phase::Decode;
     }
 

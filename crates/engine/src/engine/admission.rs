@@ -254,6 +254,7 @@ impl Engine {
         let clients = prompts.filter_map(|&slot| self.places[slot].rank());
         let place = fair_place(clients.map(|rank| rank.client), rank.client);
         self.scheduler.admit(lease.slot, rows, wanted, sequence.job.goal(), place);
+        assert!(self.places[lease.slot].running().is_none(), "slot {} is running", lease.slot);
         self.places[lease.slot] = Place::Running(rank, sequence);
         let Some(from) = lease.copied_from else { return Ok(()) };
         self.program.copy_slot(from as u32, lease.slot as u32, self.kv.written(from))?;
@@ -338,7 +339,7 @@ impl Engine {
                 // Wrong guesses of earlier steps had them.
                 continue;
             }
-            debug_assert!(self.flights.is_empty(), "sequences in flight cannot give way");
+            assert!(self.flights.is_empty(), "sequences in flight cannot give way");
             let last = self.last_in_turn();
             if self.scheduler.sequences() == 1 {
                 let sequence = self.end(last, true);
@@ -468,6 +469,9 @@ impl Engine {
         }
         self.kv.take_lost();
         self.kv.forget();
+        let is_empty = self.flights.is_empty() && self.scheduler.is_idle();
+        let free = self.kv.free_blocks();
+        assert!(is_empty && free == self.kv.total_blocks(), "{free} blocks are free");
     }
 }
 

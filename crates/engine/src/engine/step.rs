@@ -56,6 +56,8 @@ impl Engine {
                 self.begin_constraints();
             }
             let (kv, picks) = (&self.kv, &self.picks);
+            let is_safe = picks.iter().all(|pick| kv.can_write(pick.slot, pick.rows));
+            assert!(is_safe, "a step would write into blocks that were not reserved for it");
             let view =
                 |pick: &Pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) };
             let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view), goal)?;
@@ -216,6 +218,8 @@ impl Engine {
                 self.rows.push_soft(rows.expect("rows of an image that was picked are made"));
             }
         }
+        let picked: usize = self.picks.iter().map(|pick| pick.rows).sum();
+        assert_eq!(self.rows.len(), picked, "each pick has its rows");
     }
 
     /// Tells the sequences whose prompts a step ran what the device's partner did of it.
@@ -407,9 +411,12 @@ impl Engine {
     fn settle(&mut self, goal: usize, events: &mut Vec<Event>) -> Result<(), EngineError> {
         // Where values first were not finite: the device tells it once.
         let mut place: Option<String> = None;
+        assert_eq!(self.landings.len(), self.picks.len(), "each pick has one outcome");
         for at in 0..self.picks.len() {
             let slot = self.picks[at].slot;
-            match self.landings[at].outcome {
+            let Landed { outcome, guessed, confirmed, .. } = self.landings[at];
+            assert!(confirmed <= guessed, "slot {slot} has {confirmed} of {guessed} guesses");
+            match outcome {
                 Outcome::Goes | Outcome::Late => self.scheduler.resume(slot),
                 Outcome::Filled => {
                     let sequence = self.end(slot, true);

@@ -35,7 +35,8 @@ impl KvCache {
     /// sequences lose their caches for it. Returns `None` if all slots are running or there are too
     /// few blocks; then nothing but ended sequences is changed.
     pub fn adopt(&mut self, length: usize, rings_from: usize) -> Option<usize> {
-        debug_assert!(length > 0 && length.is_multiple_of(BLOCK), "{length} positions");
+        assert!(length > 0 && length.is_multiple_of(BLOCK), "{length} positions");
+        assert!(rings_from <= length, "rings of {length} positions begin at {rings_from}");
         let slot = self.destination(None)?;
         self.note_loss(slot, 0);
         self.empty(slot);
@@ -55,7 +56,7 @@ impl KvCache {
 
     /// Drops the cache of an ended sequence that turned out to be worthless.
     pub fn give_up(&mut self, slot: usize) {
-        debug_assert!(!self.is_running(slot), "slot {slot} is running");
+        assert!(!self.is_running(slot), "slot {slot} is running");
         self.empty(slot);
     }
 
