@@ -15,6 +15,21 @@ pub(super) fn distribute(
     choice: LayerChoice,
     sizes: &Sizes,
 ) -> Result<Cuts, BackendError> {
+    let cuts = distributed(plan, sites, choice, sizes)?;
+    let layers: usize = cuts.iter().map(|(_, part)| part.layers()).sum();
+    assert_eq!(layers, plan.layers(), "the parts have all layers");
+    let is_host = |site: usize| sites[site].memory.kind == MemoryKind::Host;
+    let is_in_order = cuts.is_sorted_by(|(one, _), (next, _)| is_host(*one) || one < next);
+    assert!(is_in_order, "the host has the first layers, then sites follow in their order");
+    Ok(cuts)
+}
+
+fn distributed(
+    plan: &Plan,
+    sites: &[Site<'_>],
+    choice: LayerChoice,
+    sizes: &Sizes,
+) -> Result<Cuts, BackendError> {
     let all = plan.layers();
     let wanted = match choice {
         LayerChoice::Fitting => all,

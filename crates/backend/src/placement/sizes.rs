@@ -422,6 +422,9 @@ impl Cut<'_> {
     }
 
     fn placement(self, options: ProgramOptions, running: usize, full_blocks: usize) -> Placement {
+        let ProgramOptions { sequences, blocks, context, .. } = options;
+        assert!(running <= sequences, "{running} sequences run in {sequences} slots");
+        assert!(blocks >= context.div_ceil(BLOCK), "{blocks} blocks for a context of {context}");
         let memory = self.memory(options);
         let last = self.cuts.len() - 1;
         let is_host = |site: usize| self.sites[site].memory.kind == MemoryKind::Host;

@@ -88,8 +88,11 @@ impl Emitter<'_> {
         let mut dispatches = Vec::with_capacity(count);
         let mut own: Vec<Range<usize>> = Vec::new();
         for node in &self.graph.nodes[..count] {
+            let before = dispatches.len();
             self.node(node, &mut dispatches)?;
             let at = dispatches.len();
+            let is_whole = dispatches[before..].iter().all(|dispatch| dispatch.workgroups() > 0);
+            assert!(is_whole, "a launch of {} has no workgroups", node.label);
             match (&node.work, own.last_mut()) {
                 (Work::Lent(LentWork::Delegate { .. }), _) => own.push(at..at),
                 (Work::Lent(LentWork::Collect { .. }), Some(own)) => own.end = at,
@@ -145,6 +148,8 @@ impl Emitter<'_> {
         }
         let offset = self.scratch.offsets[Graph::piece(home, piece)];
         let offset = offset.expect("a value that a launch touches is placed");
+        let end = offset as u64 + bytes;
+        assert!(end <= self.scratch.bytes as u64, "value {id:?} ends at {end}, beyond the memory");
         Span { address: self.base + offset as u64, bytes }
     }
 
@@ -157,6 +162,7 @@ impl Emitter<'_> {
     fn span_after(&self, id: ValueId, first: usize) -> Span {
         let Span { address, bytes } = self.span(id);
         let skipped = 4 * first as u64;
+        assert!(skipped <= bytes, "value {id:?} has {bytes} bytes, of which {skipped} are skipped");
         Span { address: address + skipped, bytes: bytes - skipped }
     }
 
