@@ -199,26 +199,32 @@ fn as_many_layers_are_taken_as_fit() {
     assert_eq!(unknown, (Loaded::Whole, 1));
 }
 
-/// What another model will have taken counts as if it were not free.
+/// What another model will have taken counts as if it were not free, and it is loaded where that was
+/// decided.
 #[test]
-fn what_is_taken_is_not_decided_on_again() {
+fn what_is_taken_is_not_free() {
     let model = Golden::load("gemma3-a").model;
     let plan = model.plan();
     let says = Some(needed(&model, plan.layers()) + 1000);
     let loads = Rc::new(Cell::new(0));
     let second = Box::new(Limited { says, has: u64::MAX, loads: loads.clone() });
     let device = DeviceGroup::new(vec![reference(), second], LayerChoice::Fitting);
-    let layers = |taken: &[u64]| {
-        let found = placement::decide(&plan, &device, &Demand::Exactly(OPTIONS), taken).unwrap();
+    let last = |found: &placement::Placement| {
         let part = found.parts.last().unwrap();
         (part.site, part.plan.layers(), part.device_memory.free)
     };
+    let demand = Demand::Exactly(OPTIONS);
+    let layers = |taken: &[u64]| last(&placement::decide(&plan, &device, &demand, taken).unwrap());
     assert_eq!(layers(&[]), (1, plan.layers(), says));
     assert_eq!(layers(&[u64::MAX, 1000]), (1, plan.layers(), says.map(|says| says - 1000)));
     assert_eq!(layers(&[0, 1001]).0, 1);
     assert!(layers(&[0, 1001]).1 < plan.layers());
     assert_eq!(layers(&[0, u64::MAX]).0, 0);
     assert_eq!(loads.get(), 0);
+    for taken in [&[][..], &[0, 1001], &[0, u64::MAX]] {
+        let (_, found) = placement::load(&model, &plan, &device, &demand, taken).unwrap();
+        assert_eq!(last(&found), layers(taken), "{taken:?}");
+    }
 }
 
 #[test]

@@ -125,10 +125,11 @@ fn load(
     device: &dyn Device,
     options: EngineOptions,
     plan: &Plan,
+    taken: &[u64],
 ) -> Result<(Box<dyn Program>, Placement), EngineError> {
     let model_context = model.config().context;
     let demand = options.demand_of(model)?;
-    let (program, placement) = placement::load(model, plan, device, &demand)?;
+    let (program, placement) = placement::load(model, plan, device, &demand, taken)?;
     if options.context.is_none() {
         tracing::info!(
             context = placement.options.context,
@@ -161,11 +162,12 @@ impl Engine {
         device: &dyn Device,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
-        let (program, running) = Self::load(model, device, options)?;
+        let (program, running) = Self::load(model, device, options, &[])?;
         Ok(Self::with_running(program, running))
     }
 
-    /// Loads a model as [`Engine::new`] does, without an engine. Returns the Program and how many
+    /// Loads a model as [`Engine::new`] does, without an engine, and without the bytes that are
+    /// `taken` of the device's members ([`placement::load`]). Returns the Program and how many
     /// sequences run at the same time, for [`Engine::with_running`].
     ///
     /// # Errors
@@ -174,8 +176,9 @@ impl Engine {
         model: &Model,
         device: &dyn Device,
         options: EngineOptions,
+        taken: &[u64],
     ) -> Result<(Box<dyn Program>, usize), EngineError> {
-        let (program, placement) = load(model, device, options, &options.plan(model))?;
+        let (program, placement) = load(model, device, options, &options.plan(model), taken)?;
         Ok((program, placement.running))
     }
 

@@ -13,7 +13,6 @@ use trine_vulkan::{
 };
 
 use crate::failure::usage;
-use crate::reserved::Reserved;
 use crate::terminal;
 
 /// A device as named on the command line.
@@ -415,24 +414,6 @@ impl Opened {
         let gpus = self.gpus.into_iter().map(beside).collect();
         let opened = Self::gpus(gpus, Some(self.threads), self.layers)?;
         Ok(Self { npu, ..opened })
-    }
-
-    /// Sets bytes of the processor's memory and of the first GPU's aside.
-    ///
-    /// # Errors
-    /// Returns an error if the processor cannot be used.
-    pub(crate) fn reserving(self, [host, gpu]: [u64; 2]) -> Result<Self> {
-        if self.gpus.is_empty() {
-            return Ok(Self { device: Box::new(Reserved::new(self.device, host)), ..self });
-        }
-        let processor = Box::new(CpuDevice::new(Some(self.threads), None)?);
-        let mut devices: Vec<Box<dyn Device>> = vec![Box::new(Reserved::new(processor, host))];
-        for (index, device) in self.gpus.iter().enumerate() {
-            let bytes = if index == 0 { gpu } else { 0 };
-            devices.push(Box::new(Reserved::new(Box::new(device.clone()), bytes)));
-        }
-        let device = Box::new(DeviceGroup::new(devices, layer_choice(self.layers)));
-        Ok(Self { device, ..self })
     }
 }
 

@@ -402,7 +402,7 @@ impl Draft {
         let device = device_of(own.as_ref(), settings, opened);
         let options = self.options(settings, sizes);
         let demand = options.demand_of(&self.model)?;
-        let loaded = placement::load(&self.model, &options.plan(&self.model), device, &demand);
+        let loaded = placement::load(&self.model, &options.plan(&self.model), device, &demand, &[]);
         let (program, _) = loaded.with_context(|| self.not_loaded(device))?;
         let memory = program.memory();
         let Facts { device, .. } = program.facts();

@@ -58,7 +58,6 @@ mod placed;
 mod preset;
 mod printer;
 mod prompt;
-mod reserved;
 mod saved;
 mod screen;
 mod seeing;

@@ -165,17 +165,16 @@ impl Session {
             placement::decide(&options.plan(model), opened.device.as_ref(), &demand, taken)
         };
         let seat = Seat::choose(model, &opened, place)?;
+        let taken = seat.as_ref().map_or([0; 2], Seat::taken);
         // A draft model reads few rows at once, and has no part in the NPU; nor has a tower.
-        let mut opened = npu::join(opened, settings.npu.as_ref(), model)?;
-        if let Some(seat) = &seat {
-            opened = opened.reserving(seat.taken())?;
-        }
+        let opened = npu::join(opened, settings.npu.as_ref(), model)?;
         let Opened { device, gpus, threads, npu, .. } = opened;
         let most_context = device.most_context();
-        let decide =
-            |model: &Model| placement::decide(&options.plan(model), device.as_ref(), &demand, &[]);
+        let decide = |model: &Model| {
+            placement::decide(&options.plan(model), device.as_ref(), &demand, &taken)
+        };
         attached.choose(decide, |placement| placement);
-        let loaded = attached.load(|model| Engine::load(model, device.as_ref(), options));
+        let loaded = attached.load(|model| Engine::load(model, device.as_ref(), options, &taken));
         if let Some(reason) = loaded.as_ref().err().and_then(unsupported)
             && let Some(settings) = settings.instead(&reason)
         {

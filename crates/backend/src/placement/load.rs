@@ -43,7 +43,7 @@ impl Device for DeviceGroup {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
-        load(model, &plan, self, &Demand::Exactly(*options)).map(|(program, _)| program)
+        load(model, &plan, self, &Demand::Exactly(*options), &[]).map(|(program, _)| program)
     }
 
     fn members(&self) -> Option<Members<'_>> {
@@ -52,7 +52,9 @@ impl Device for DeviceGroup {
     }
 }
 
-/// Loads a Plan of a model on a device, or on those of a group.
+/// Loads a Plan of a model on a device, or on those of a group, in the memory that is free, less the
+/// bytes of each of them that something else will have `taken`; a device without a number loses
+/// none.
 ///
 /// # Errors
 /// As [`place`] and [`Device::load_plan`].
@@ -61,9 +63,10 @@ pub fn load(
     plan: &Plan,
     device: &dyn Device,
     demand: &Demand,
+    taken: &[u64],
 ) -> Result<(Box<dyn Program>, Placement), BackendError> {
     let Members { devices, layers: choice } = members(device);
-    let mut sites: Vec<Site<'_>> = devices.iter().map(|&device| site(device)).collect();
+    let mut sites = sites(&devices, taken);
     let mut shortages = Shortages::new(devices.len());
     let mut demand = *demand;
     loop {
@@ -101,9 +104,8 @@ fn take_back_places(placement: &Placement, demand: &mut Demand) -> bool {
     had_further
 }
 
-/// Decides where [`load`] would first put a Plan, with the memory that is free now, less the bytes
-/// of each site that another model will have `taken` by then; a site without a number loses none.
-/// Nothing is loaded. Sites are the members of the device, in their order, and the Plans of parts
+/// Decides where [`load`] would first put a Plan, with the memory that is free now, less what is
+/// `taken`. Nothing is loaded. Sites are the members of the device, in their order, and the Plans of parts
 /// those that they [adapt](Device::adapt).
 ///
 /// # Errors
@@ -115,12 +117,7 @@ pub fn decide(
     taken: &[u64],
 ) -> Result<Placement, BackendError> {
     let Members { devices, layers: choice } = members(device);
-    let mut sites: Vec<Site<'_>> = devices.iter().map(|&device| site(device)).collect();
-    for (site, taken) in sites.iter_mut().zip(taken) {
-        site.memory.free = site.memory.free.map(|free| free.saturating_sub(*taken));
-        site.free = site.memory.free;
-    }
-    let mut placement = place(plan, &sites, choice, demand)?;
+    let mut placement = place(plan, &sites(&devices, taken), choice, demand)?;
     for part in &mut placement.parts {
         part.plan = devices[part.site].adapt(part.plan.clone());
     }
@@ -133,8 +130,15 @@ fn members(device: &dyn Device) -> Members<'_> {
     device.members().unwrap_or_else(alone)
 }
 
-fn site(device: &dyn Device) -> Site<'_> {
-    let memory = device.memory();
+/// Returns the sites of devices, without the bytes that are `taken` of them.
+fn sites<'a>(devices: &[&'a dyn Device], taken: &[u64]) -> Vec<Site<'a>> {
+    let taken = taken.iter().copied().chain(std::iter::repeat(0));
+    devices.iter().zip(taken).map(|(&device, taken)| site(device, taken)).collect()
+}
+
+fn site(device: &dyn Device, taken: u64) -> Site<'_> {
+    let mut memory = device.memory();
+    memory.free = memory.free.map(|free| free.saturating_sub(taken));
     Site {
         name: device.name(),
         memory,
