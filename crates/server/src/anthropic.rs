@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use trine_text::{Content, Message, Part, ReplyPart, ToolCall};
 
 use crate::app::App;
@@ -18,11 +18,11 @@ use crate::flow::{self, Prepared};
 use crate::generate::{Piece, Reason, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
-use crate::messages::read_messages;
+use crate::messages::{Draft, Talk, check_count, role};
 use crate::models::Lease;
 use crate::open::{Sees, open};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
-use crate::parts;
+use crate::parts::{self, Given};
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
 use crate::service_routes::json_response;
@@ -220,104 +220,45 @@ fn is_change(block: &Value) -> bool {
     matches!(block["type"].as_str(), Some("tool_addition" | "tool_removal"))
 }
 
-/// Messages in OpenAI's form.
-#[derive(Default)]
-struct Unfolded {
-    messages: Vec<Value>,
-    places: Places,
-}
-
-impl Unfolded {
-    /// Adds a message that stands at `place` in the request; returns its field.
-    fn push(&mut self, message: Value, place: String) -> String {
-        let field = format!("messages[{}]", self.messages.len());
-        self.messages.push(message);
-        self.places.add(field.as_str(), place);
-        field
-    }
-}
-
-/// Puts a message's blocks of calls and results into OpenAI's form: calls into a field of their
-/// message, each result into a message before the rest of it. A model's thoughts become a field of
-/// their message. What tools that run on another server have done is left out.
+/// Reads a message: its calls stand beside what it says, and each result of a call is a message
+/// before it. What tools that run on another server have done is left out.
 ///
 /// # Errors
-/// 400 naming a result that names no call.
-fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded) -> Result<(), ApiError> {
-    let place = format!("messages[{index}]");
-    let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);
-    let blocks = message.get("content").and_then(Value::as_array);
-    let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else {
-        unfolded.push(message.clone(), place);
+/// 400 naming what is wrong with the message or a block of it.
+fn unfold<'a>(
+    path: String,
+    message: &'a Value,
+    drafts: &mut Vec<Draft<'a>>,
+) -> Result<(), ApiError> {
+    let mut draft = Draft::read(path, message, role)?;
+    let blocks = message["content"].as_array().filter(|blocks| !blocks.is_empty());
+    let Some(blocks) = blocks else {
+        drafts.push(draft);
         return Ok(());
     };
-    let (mut rest, mut calls, mut thoughts) = (Vec::new(), Vec::new(), Vec::new());
-    // Each part with its field.
-    let mut fields = Vec::new();
+    draft.content = None;
     for (index, block) in blocks.iter().enumerate() {
-        let place = format!("{place}.content[{index}]");
-        let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
-        let text_of = |field: &str| {
-            block.get(field).and_then(Value::as_str).ok_or_else(|| {
-                let path = format!("{place}.{field}");
-                ApiError::field(&path, format!("{path} must be a text"))
-            })
-        };
-        match kind {
-            "thinking" => {
-                thoughts.push(parts::thought(block));
-                continue;
+        let path = format!("{}.content[{index}]", draft.path);
+        match block["type"].as_str().unwrap_or_default() {
+            _ if is_change(block) => {}
+            kind if is_hosted(kind) => {
+                let kind = shown(kind);
+                note(format!("blocks of type {kind} are left out: this server has no such tool"));
             }
-            // Nobody but its maker can read it.
-            "redacted_thinking" => continue,
-            _ => {}
-        }
-        if is_change(block) {
-            continue;
-        }
-        if is_hosted(kind) {
-            let kind = shown(kind);
-            note(format!("blocks of type {kind} are left out: this server has no such tool"));
-        } else if is_of(block, "tool_result") {
-            let content = match block.get("content") {
-                None | Some(Value::Null) => json!(""),
-                Some(content) => content.clone(),
-            };
-            let id = text_of("tool_use_id")?;
-            let result = json!({"role": "tool", "tool_call_id": id, "content": content});
-            let id = format!("{place}.tool_use_id");
-            let field = unfolded.push(result, place);
-            unfolded.places.add(format!("{field}.tool_call_id"), id);
-        } else if is_of(block, "tool_use") {
-            let call = format!(".tool_calls[{}]", calls.len());
-            fields.push((format!("{call}.function.arguments"), format!("{place}.input")));
-            fields.push((format!("{call}.function"), place.clone()));
-            fields.push((call, place));
-            let function = json!({"name": block["name"], "arguments": block["input"]});
-            calls.push(json!({"id": block["id"], "type": "function", "function": function}));
-        } else {
-            fields.push((format!(".content[{}]", rest.len()), place));
-            rest.push(block.clone());
+            "tool_result" => {
+                let content = block.get("content").filter(|content| !content.is_null());
+                drafts.push(Draft { content, ..Draft::result(path, "tool_use_id", block)? });
+            }
+            "tool_use" => {
+                let function = (block["name"].clone(), block["input"].clone());
+                draft.call(&path, ("id", &block["id"]), function)?;
+            }
+            _ => draft.parts.extend(parts::read(block, &path)?),
         }
     }
-    if rest.is_empty() && calls.is_empty() {
-        return Ok(());
-    }
-    // Contents can be large.
-    let others = message.as_object().into_iter().flatten().filter(|(key, _)| *key != "content");
-    let others = others.map(|(key, value)| (key.clone(), value.clone()));
-    let mut message = Value::Object(others.collect());
-    message["content"] = if rest.is_empty() { Value::Null } else { rest.into() };
-    thoughts.retain(|thought| !thought.is_empty());
-    if !thoughts.is_empty() {
-        message["reasoning_content"] = thoughts.join("\n").into();
-    }
-    if !calls.is_empty() {
-        message["tool_calls"] = calls.into();
-    }
-    let message = unfolded.push(message, place);
-    for (field, place) in fields {
-        unfolded.places.add(format!("{message}{field}"), place);
+    let is_thought = |given: &Given<'_>| matches!(given, Given::Thought(_) | Given::Sealed);
+    if draft.has_calls() || !draft.parts.iter().all(|(_, given)| is_thought(given)) {
+        drafts.push(draft);
     }
     Ok(())
 }
@@ -344,19 +285,14 @@ fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
 /// Reads the messages with their tools, after the system's instructions.
 fn conversation(fields: Fields<'_>, rendering: Rendering) -> Result<Conversation, ApiError> {
     let calling = calling(fields)?;
-    let mut unfolded = Unfolded::default();
+    let mut drafts = Vec::new();
     for (index, message) in fields.list("messages")?.unwrap_or_default().iter().enumerate() {
-        unfold(index, message, &mut unfolded)?;
+        unfold(format!("messages[{index}]"), message, &mut drafts)?;
     }
-    let Unfolded { messages, places } = unfolded;
-    let map = Map::from_iter([("messages".to_owned(), messages.into())]);
-    let talk = read_messages(Fields::new(&map)).map(|mut talk| {
-        talk.messages.iter_mut().for_each(flatten);
-        talk
-    });
-    let conversation = talk.and_then(|talk| Conversation::new(calling, talk, rendering));
-    let conversation = conversation.map_err(|error| error.placed(&places))?;
-    Ok(conversation.placed(&places).after(system(fields)?.as_deref()))
+    check_count("messages", drafts.len())?;
+    let mut talk = Talk::of(drafts)?;
+    talk.messages.iter_mut().for_each(flatten);
+    Ok(Conversation::new(calling, talk, rendering).after(system(fields)?.as_deref()))
 }
 
 /// Reads the system's instructions.

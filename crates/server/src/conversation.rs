@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 use trine_engine::PromptPicture;
 use trine_text::{
-    Content, MAX_PROMPT_BYTES, Message, PicturePrompt, RenderOptions, ReplyFormat, Tokenizer, Tools,
+    Content, MAX_PROMPT_BYTES, Message, PicturePrompt, RenderOptions, ReplyFormat, Tokenizer,
 };
 
 use crate::calling::{self, Calling};
@@ -17,7 +17,6 @@ use crate::messages::{Talk, read_messages};
 use crate::models::{Lease, Preset};
 use crate::parameters::{ParameterFields, Parameters};
 use crate::pictures::{Pictured, Sent};
-use crate::places::Places;
 use crate::prompts::{check_messages, cut, encode_conversation, tokens_least};
 use crate::thinking::{Thinking, unread};
 use crate::warnings::note;
@@ -93,17 +92,9 @@ impl Pictured for Conversation {
 
 impl Conversation {
     /// Makes a conversation in which tools may be called.
-    ///
-    /// # Errors
-    /// 400 naming the message with a call or result of a wrong shape.
-    pub(crate) fn new(
-        calling: Calling,
-        talk: impl Into<Talk>,
-        rendering: Rendering,
-    ) -> Result<Self, ApiError> {
+    pub(crate) fn new(calling: Calling, talk: impl Into<Talk>, rendering: Rendering) -> Self {
         let Talk { messages, pictures, left_out } = talk.into();
-        Tools::check_calls(&messages).map_err(calling::refused)?;
-        Ok(Self { calling, messages, pictures, left_out, rendering, shortens: false })
+        Self { calling, messages, pictures, left_out, rendering, shortens: false }
     }
 
     /// Puts the system's instructions, if there are any, before the conversation.
@@ -119,19 +110,13 @@ impl Conversation {
         Self { shortens: true, ..self }
     }
 
-    /// Names fields by their places in the request.
-    pub(crate) fn placed(mut self, places: &Places) -> Self {
-        self.pictures.place(|field| places.of(field));
-        self.left_out.place(places);
-        self
-    }
-
     /// Reads a conversation in the form of OpenAI's chats.
     ///
     /// # Errors
     /// 400 naming the field that is wrong.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
-        Self::new(Calling::read(fields)?, read_messages(fields)?, Rendering::read(fields)?)
+        let (calling, talk) = (Calling::read(fields)?, read_messages(fields)?);
+        Ok(Self::new(calling, talk, Rendering::read(fields)?))
     }
 
     /// Returns its text in the model's format, with the marks of [`Tokenizer::guard`], and one mark

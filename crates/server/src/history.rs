@@ -7,11 +7,9 @@
 
 use std::ops::Range;
 
-use serde_json::Value;
 use trine_text::{Content, Message, Part};
 
 use crate::error::{ApiError, shown};
-use crate::places::Places;
 use crate::warnings::note;
 
 /// Most kinds of missing content that an answer tells of.
@@ -29,7 +27,8 @@ pub(crate) enum Turn {
 /// Tells the turns of a conversation apart.
 #[derive(Debug)]
 pub(crate) struct Turns<'a> {
-    messages: &'a [Value],
+    /// The roles of its messages, as [`Draft`](crate::messages::Draft) has them.
+    roles: Vec<&'a str>,
     newest: Range<usize>,
 }
 
@@ -37,48 +36,34 @@ impl<'a> Turns<'a> {
     /// Finds the newest turn that a person wrote: the last message of the role `user` that is no
     /// part of a result, and those before it up to an answer or a result. Several clients put the
     /// picture of a result into a message of the user right after it.
-    pub(crate) fn of(messages: &'a [Value]) -> Self {
+    pub(crate) fn of(roles: Vec<&'a str>) -> Self {
         let is_persons = |index: &usize| {
-            let after_result =
-                index.checked_sub(1).is_some_and(|before| is_result(&messages[before]));
-            role(&messages[*index]) == "user" && !after_result
+            let after_result = index.checked_sub(1).is_some_and(|before| roles[before] == "tool");
+            roles[*index] == "user" && !after_result
         };
-        let last = (0..messages.len()).rev().find(is_persons);
+        let last = (0..roles.len()).rev().find(is_persons);
         let newest = last.map_or(0..0, |last| {
-            let own = (0..last).rev().take_while(|index| {
-                is_persons(index) || matches!(role(&messages[*index]), "system" | "developer")
-            });
+            let own = (0..last).rev();
+            let own = own.take_while(|index| is_persons(index) || roles[*index] == "system");
             own.filter(is_persons).last().unwrap_or(last)..last + 1
         });
-        Self { messages, newest }
+        Self { roles, newest }
     }
 
     /// Returns the turn of a message.
     pub(crate) fn turn(&self, index: usize) -> Turn {
-        let is_user = self.messages.get(index).is_some_and(|message| role(message) == "user");
+        let is_user = self.roles.get(index) == Some(&"user");
         if is_user && self.newest.contains(&index) { Turn::Newest } else { Turn::Earlier }
     }
 
     /// Returns the turn of something that stands before the message of this index, or after all: it
     /// is in the newest turn of a person if nothing but that turn is around it.
     pub(crate) fn turn_before(&self, index: usize) -> Turn {
-        let is_after = self.newest.start < index || self.messages.is_empty();
-        let own = self.messages.get(self.newest.start..).unwrap_or_default();
-        let is_last = !own.iter().any(|message| is_result(message) || is_answer(message));
+        let is_after = self.newest.start < index || self.roles.is_empty();
+        let own = self.roles.get(self.newest.start..).unwrap_or_default();
+        let is_last = !own.iter().any(|role| matches!(*role, "tool" | "assistant" | "model"));
         if is_after && is_last { Turn::Newest } else { Turn::Earlier }
     }
-}
-
-fn role(message: &Value) -> &str {
-    message.get("role").and_then(Value::as_str).unwrap_or_default()
-}
-
-fn is_result(message: &Value) -> bool {
-    matches!(role(message), "tool" | "function")
-}
-
-fn is_answer(message: &Value) -> bool {
-    matches!(role(message), "assistant" | "model")
 }
 
 /// Content that a model is not shown.
@@ -141,15 +126,6 @@ impl LeftOuts {
         }
     }
 
-    /// Replaces fields by their places in the request.
-    pub(crate) fn place(&mut self, places: &Places) {
-        for (missing, _) in &mut self.0 {
-            if let Some(place) = places.of(&missing.param) {
-                missing.param = place;
-            }
-        }
-    }
-
     /// Adds warnings to the answer to the present request.
     pub(crate) fn note(&self) {
         for (Missing { what, why, param, .. }, count) in &self.0 {
@@ -201,8 +177,6 @@ pub(crate) fn in_lines(pieces: impl Iterator<Item = (Part, bool)>) -> Vec<Part> 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     /// `u`: user, `a`: assistant, `t`: result, `s`: system.
@@ -221,14 +195,13 @@ mod tests {
             ("at", "__"),
             ("", ""),
         ] {
-            let message = |role: char| match role {
-                'u' => json!({"role": "user"}),
-                'a' => json!({"role": "assistant"}),
-                't' => json!({"role": "tool"}),
-                _ => json!({"role": "system"}),
+            let role = |role: char| match role {
+                'u' => "user",
+                'a' => "assistant",
+                't' => "tool",
+                _ => "system",
             };
-            let messages: Vec<Value> = roles.chars().map(message).collect();
-            let turns = Turns::of(&messages);
+            let turns = Turns::of(roles.chars().map(role).collect());
             let found = |(index, role): (usize, char)| match turns.turn(index) {
                 Turn::Newest => role,
                 Turn::Earlier => '_',
@@ -239,9 +212,6 @@ mod tests {
 
     #[test]
     fn what_stands_between_messages_is_in_a_turn() {
-        let messages = |roles: &[&str]| -> Vec<Value> {
-            roles.iter().map(|role| json!({ "role": role })).collect()
-        };
         for (roles, index, turn) in [
             (&[][..], 0, Turn::Newest),
             (&["user"], 0, Turn::Earlier),
@@ -251,8 +221,7 @@ mod tests {
             (&["user", "assistant", "tool"], 1, Turn::Earlier),
             (&["user", "assistant", "tool"], 3, Turn::Earlier),
         ] {
-            let messages = messages(roles);
-            assert_eq!(Turns::of(&messages).turn_before(index), turn, "{roles:?} {index}");
+            assert_eq!(Turns::of(roles.to_vec()).turn_before(index), turn, "{roles:?} {index}");
         }
     }
 

@@ -269,9 +269,7 @@ impl<'a> Fields<'a> {
 
     /// Returns an error about a field.
     pub(crate) fn wrong(self, name: &str, expected: &str) -> ApiError {
-        let found = self.get(name).map_or("nothing".to_owned(), described);
-        let path = self.path(name);
-        ApiError::field(&path, format!("{path} is {found}; use {expected}"))
+        wrong(&self.path(name), self.get(name), expected)
     }
 
     pub(crate) fn boolean(self, name: &str) -> Result<Option<bool>, ApiError> {
@@ -367,6 +365,12 @@ pub(crate) fn token_id(value: &Value) -> Option<u32> {
 }
 
 /// Describes a value for a message.
+/// Returns an error about a field.
+pub(crate) fn wrong(path: &str, found: Option<&Value>, expected: &str) -> ApiError {
+    let found = found.map_or("nothing".to_owned(), described);
+    ApiError::field(path, format!("{path} is {found}; use {expected}"))
+}
+
 fn described(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -16,7 +16,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use trine_text::{Message, Specials, Tokenizer, ToolCall};
 
 use context::Given;
@@ -31,15 +31,16 @@ use crate::error::{ApiError, Code, Dialect, shown};
 use crate::flow::{self, Prepared};
 use crate::generate::{Ask, Ended, Piece, Reason, TokenText, Whole};
 use crate::guard::random_id;
+use crate::history;
 use crate::json::Fields;
-use crate::messages::{Talk, check_count, read_messages};
+use crate::messages::{Draft, Talk, check_count, role};
 use crate::models::{KeepAlive, Lease, Unloaded};
 use crate::openai::logprobs::List;
 use crate::parameters::{
     ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_chat_logprobs, read_stops,
 };
+use crate::parts;
 use crate::pictures::{Pictured, Sent};
-use crate::places::Places;
 use crate::prompts::encode;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_line};
@@ -57,6 +58,9 @@ const KEPT: i64 = 4;
 
 /// The roles of messages.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// The text of a message that has none.
+static EMPTY: Value = Value::String(String::new());
 
 /// The endpoint that a request came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,17 +179,12 @@ fn read_chat(fields: Fields<'_>, truncates: bool) -> Result<Option<Turn>, ApiErr
     let Some(messages) = fields.list("messages")?.filter(|messages| !messages.is_empty()) else {
         return Ok(None);
     };
-    check_count(messages)?;
-    let mut messages = with_ids(messages);
-    let mut places = Places::default();
-    for (index, message) in messages.iter_mut().enumerate() {
-        complete(index, message);
-        unfold_images(index, message, &mut places)?;
-    }
-    let map = Map::from_iter([("messages".to_owned(), messages.into())]);
-    let talk = read_messages(Fields::new(&map)).map_err(|error| error.placed(&places))?;
-    let conversation = Conversation::new(calling, talk, rendering(fields)?)?;
-    let conversation = conversation.placed(&places);
+    check_count("messages", messages.len())?;
+    let mut open = OpenCalls::default();
+    let drafts = messages.iter().enumerate();
+    let drafts = drafts.map(|(index, item)| unfold(format!("messages[{index}]"), item, &mut open));
+    let talk = Talk::of(drafts.collect::<Result<_, _>>()?)?;
+    let conversation = Conversation::new(calling, talk, rendering(fields)?);
     Ok(Some(Turn::Chat(if truncates { conversation.shortening() } else { conversation })))
 }
 
@@ -199,7 +198,11 @@ fn read_prompt(fields: Fields<'_>, keeps: Option<usize>) -> Result<Option<Turn>,
     let system = fields.text("system")?.filter(|system| !system.is_empty());
     let mut pictures = Sent::default();
     for (index, image) in fields.list("images")?.unwrap_or_default().iter().enumerate() {
-        pictures.read_base64(image, format!("images[{index}]"))?;
+        let path = format!("images[{index}]");
+        if !image.is_string() {
+            return Err(ApiError::field(&path, format!("{path} must be an image in base64")));
+        }
+        pictures.read_base64(image, &path, history::Turn::Newest, "")?;
     }
     if is_raw && !pictures.is_empty() {
         return Err(ApiError::unsupported("images", "leave out raw, or use /api/chat"));
@@ -290,14 +293,14 @@ impl Asked {
                     Conversation::new(Calling::default(), talk, rendering.clone())
                 };
                 let words = keeps.filter(|_| pictures.is_empty()).zip(Some(prompt.clone()));
-                let ids = match (ask(prompt, pictures)?.prompt(&mut parameters, lease), words) {
+                let ids = match (ask(prompt, pictures).prompt(&mut parameters, lease), words) {
                     (Err(error), Some((keeps, words)))
                         if error.code == Code::ContextLengthExceeded =>
                     {
-                        let frame = ask(String::new(), Sent::default())?.token_ids(lease)?.len();
+                        let frame = ask(String::new(), Sent::default()).token_ids(lease)?.len();
                         let words =
                             words_between(lease, &words, keeps, frame, parameters.max_tokens)?;
-                        ask(words, Sent::default())?.prompt(&mut parameters, lease)?
+                        ask(words, Sent::default()).prompt(&mut parameters, lease)?
                     }
                     (ids, _) => ids?,
                 };
@@ -308,96 +311,36 @@ impl Asked {
     }
 }
 
-/// Gives a message the role and the text that Ollama would read: roles are written in small
-/// letters, a text that is not there is empty, and the template is given any role. The models here
-/// know no others than their own, so others are the user's.
-fn complete(index: usize, message: &mut Value) {
-    let Some(message) = message.as_object_mut() else { return };
-    if let Some(Value::String(role)) = message.get("role") {
-        let mut small = role.to_lowercase();
-        if !ROLES.contains(&&*small) {
-            note(format!("messages[{index}].role {} is taken as user", shown(role)));
-            small = "user".to_owned();
-        }
-        message.insert("role".to_owned(), small.into());
-    }
-    if message.get("content").is_none_or(Value::is_null) && !message.contains_key("tool_calls") {
-        message.insert("content".to_owned(), "".into());
-    }
-}
-
-/// Puts the images of a message, which stand beside its text in this dialect, into parts before
-/// the text.
+/// Reads a message as Ollama would: roles are written in small letters, a text that is not there is
+/// empty, and the template is given any role. The models here know no others than their own, so
+/// others are the user's. Its images stand beside its text, and before it for the model.
 ///
 /// # Errors
-/// 400 for images that are not a list.
-fn unfold_images(index: usize, message: &mut Value, places: &mut Places) -> Result<(), ApiError> {
-    let Some(message) = message.as_object_mut() else { return Ok(()) };
-    let path = format!("messages[{index}]");
-    let images = match message.shift_remove("images") {
-        None | Some(Value::Null) => return Ok(()),
-        Some(Value::Array(images)) if images.is_empty() => return Ok(()),
-        Some(Value::Array(images)) => images,
-        Some(_) => {
-            let path = format!("{path}.images");
-            return Err(ApiError::field(&path, format!("{path} must be a list of images")));
-        }
-    };
-    let count = images.len();
-    for index in 0..count {
-        let part = format!("{path}.content[{index}]");
-        let place = format!("{path}.images[{index}]");
-        places.add(format!("{part}.source.data"), place.as_str());
-        places.add(part, place);
+/// 400 for a message that is no object or has no role, and for images that are not a list.
+fn unfold<'a>(path: String, item: &'a Value, open: &mut OpenCalls) -> Result<Draft<'a>, ApiError> {
+    let field = format!("{path}.role");
+    let mut draft = Draft::read(path, item, |name| {
+        let small = name.to_lowercase();
+        role(&small).filter(|_| ROLES.contains(&&*small)).or_else(|| {
+            note(format!("{field} {} is taken as user", shown(name)));
+            Some("user")
+        })
+    })?;
+    open.follow(&mut draft);
+    if draft.content.is_none() && !draft.extra.contains_key("tool_calls") {
+        draft.content = Some(&EMPTY);
     }
-    let part = |data: Value| json!({"type": "image", "source": {"type": "base64", "data": data}});
-    let mut parts: Vec<Value> = images.into_iter().map(part).collect();
-    match message.shift_remove("content") {
-        None | Some(Value::Null) => {}
-        Some(Value::Array(others)) => {
-            for index in 0..others.len() {
-                let part = format!("{path}.content[{}]", count + index);
-                places.add(part, format!("{path}.content[{index}]"));
-            }
-            parts.extend(others);
+    let path = format!("{}.images", draft.path);
+    match &item["images"] {
+        Value::Null => {}
+        Value::Array(images) => {
+            let images = images.iter().enumerate();
+            let image = |(index, data)| (format!("{path}[{index}]"), parts::Given::Base64(data));
+            draft.parts = images.map(image).collect();
         }
-        Some(text) => parts.push(json!({"type": "text", "text": text})),
+        _ => return Err(ApiError::field(&path, format!("{path} must be a list of images"))),
     }
-    message.insert("content".to_owned(), parts.into());
-    Ok(())
-}
-
-/// Returns the messages with an id for each call, and for each result the id of its call.
-///
-/// Calls have no ids in answers of this dialect, so that clients make up ids for the results, or
-/// leave them out. A result belongs to the call that it names, to the first open call of the
-/// function that it names, or to the first open call.
-fn with_ids(messages: &[Value]) -> Vec<Value> {
-    let mut messages = messages.to_vec();
-    let mut open = OpenCalls::default();
-    for message in &mut messages {
-        if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
-            for call in calls {
-                let name = call["function"]["name"].as_str().map(str::to_owned);
-                if let Some(call) = call.as_object_mut() {
-                    let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
-                    let id = open.add(id, name);
-                    call.insert("id".to_owned(), id.into());
-                }
-            }
-        }
-        let Some(result) = message.as_object_mut().filter(|message| is_result(message)) else {
-            continue;
-        };
-        let named = result.get("tool_call_id").and_then(Value::as_str);
-        let function = result.get("tool_name").or_else(|| result.get("name"));
-        match open.take(named, function.filter(|function| !function.is_null())) {
-            Some(id) => drop(result.insert("tool_call_id".to_owned(), id.into())),
-            // It belongs to no open call: it stands for itself, under the name that it has.
-            None => drop(result.shift_remove("tool_call_id")),
-        }
-    }
-    messages
+    Ok(draft)
 }
 
 /// Calls without a result, in order, found by id and by function without looking at the others: a
@@ -413,6 +356,33 @@ struct OpenCalls {
 }
 
 impl OpenCalls {
+    /// Gives each call of a message an id, and a result the id of its call.
+    ///
+    /// Calls have no ids in answers of this dialect, so that clients make up ids for the results,
+    /// or leave them out. A result belongs to the call that it names, to the first open call of the
+    /// function that it names, or to the first open call.
+    fn follow(&mut self, message: &mut Draft<'_>) {
+        let extra = &mut message.extra;
+        let calls = extra.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for call in calls.into_iter().flatten() {
+            let name = call["function"]["name"].as_str().map(str::to_owned);
+            if let Some(call) = call.as_object_mut() {
+                let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
+                call.insert("id".to_owned(), self.add(id, name).into());
+            }
+        }
+        if message.role != "tool" {
+            return;
+        }
+        let named = extra.get("tool_call_id").and_then(Value::as_str);
+        let function = extra.get("tool_name").or_else(|| extra.get("name"));
+        match self.take(named, function) {
+            Some(id) => drop(extra.insert("tool_call_id".to_owned(), id.into())),
+            // It belongs to no open call: it stands for itself, under the name that it has.
+            None => drop(extra.shift_remove("tool_call_id")),
+        }
+    }
+
     /// Adds a call; returns its id, made up if it has none.
     fn add(&mut self, id: Option<String>, function: Option<String>) -> String {
         let place = self.ids.len();
@@ -448,10 +418,6 @@ impl OpenCalls {
         }
         None
     }
-}
-
-fn is_result(message: &Map<String, Value>) -> bool {
-    message.get("role").is_some_and(|role| role == "tool")
 }
 
 fn read_options(options: Fields<'_>, parameters: &mut ParameterFields) -> Result<(), ApiError> {
@@ -609,6 +575,14 @@ impl Writer for Lines {
 mod tests {
     use super::*;
 
+    /// Returns the ids of the calls that the messages after the first one are results of.
+    fn calls_of_results(messages: &[Value]) -> Vec<Option<Value>> {
+        let mut open = OpenCalls::default();
+        let read = |message| unfold(String::new(), message, &mut open).unwrap();
+        let drafts: Vec<Draft<'_>> = messages.iter().map(read).collect();
+        drafts[1..].iter().map(|draft| draft.extra.get("tool_call_id").cloned()).collect()
+    }
+
     #[test]
     fn results_belong_to_calls() {
         let call = |id: Option<&str>, function: &str| match id {
@@ -630,13 +604,8 @@ mod tests {
             result(json!({"tool_call_id": "own", "tool_name": "b"})),
             result(json!({})),
         ];
-        let with = with_ids(&messages);
-        let ids: Vec<&Value> = with[1..].iter().map(|message| &message["tool_call_id"]).collect();
-        let null = Value::Null;
-        assert_eq!(
-            ids,
-            [&json!("own"), &json!("trine-4"), &json!("trine-1"), &json!("trine-3"), &null, &null]
-        );
+        let ids = ["own", "trine-4", "trine-1", "trine-3"].map(|id| Some(json!(id)));
+        assert_eq!(calls_of_results(&messages), [&ids[..], &[None, None]].concat());
     }
 
     #[test]
@@ -645,7 +614,6 @@ mod tests {
         let result = json!({"role": "tool", "tool_call_id": "unknown", "tool_name": "f"});
         let mut messages = vec![json!({"role": "assistant", "tool_calls": calls})];
         messages.extend(vec![result; 100_000]);
-        let with = with_ids(&messages);
-        assert!(with[1..].iter().all(|message| message.get("tool_call_id").is_none()));
+        assert!(calls_of_results(&messages).iter().all(Option::is_none));
     }
 }

@@ -14,6 +14,8 @@ pub(crate) enum Given<'a> {
     Lines(String),
     /// An image, which some models take.
     Image(&'a Value),
+    /// The file of an image in base64.
+    Base64(&'a Value),
     /// What no model here takes.
     Foreign { what: &'static str, about: String },
     /// What a model thought.
@@ -89,12 +91,12 @@ fn media_type(url: &str) -> Option<&str> {
     url.strip_prefix("data:")?.split([';', ',']).next()
 }
 
-/// Returns the media type and name of an image, as far as the part says so.
+/// Returns the media type and name of an image, as far as its part or file says so.
 pub(crate) fn about_image(part: &Value) -> String {
     let source = part.get("source").unwrap_or(&Value::Null);
     let url = part.get("image_url").unwrap_or(&Value::Null);
     let url = url.get("url").unwrap_or(url);
-    let urls = [Some(url), source.get("url"), source.get("data")].into_iter().flatten();
+    let urls = [Some(url), source.get("url"), source.get("data"), Some(part)].into_iter().flatten();
     let of_url = urls.filter_map(Value::as_str).find_map(media_type);
     let declared = source.get("media_type").and_then(Value::as_str);
     about(of_url.or(declared), name_of(part))

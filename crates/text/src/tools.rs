@@ -178,13 +178,17 @@ impl Tools {
             .flat_map(|tool| tool.unread.iter().map(move |left_out| (&*tool.name, left_out)))
     }
 
-    /// Checks calls and results in a conversation.
+    /// Checks calls and results in a conversation. `field` names a field within the message of an
+    /// index.
     ///
     /// # Errors
     /// Returns a [`ToolError`] for calls and results of a wrong shape, and for results of calls
     /// that were not made.
-    pub fn check_calls(messages: &[Message]) -> Result<(), ToolError> {
-        history::check(messages)
+    pub fn check_calls(
+        messages: &[Message],
+        field: impl Fn(usize, &str) -> String,
+    ) -> Result<(), ToolError> {
+        history::check(messages, field)
     }
 
     /// Returns the tools themselves.

@@ -351,7 +351,7 @@ fn arguments_of_earlier_calls_may_be_any_text() {
             ],
         }))
         .unwrap();
-        Tools::check_calls(std::slice::from_ref(&message)).unwrap();
+        Tools::check_calls(std::slice::from_ref(&message), |_, field| field.to_owned()).unwrap();
         let written = Tools::write_calls(vec![message]).unwrap();
         let expected = format!("{{\"name\": \"f\", \"parameters\": {shown}}}");
         assert_eq!(written[0].content.text(), expected);

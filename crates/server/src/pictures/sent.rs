@@ -202,15 +202,6 @@ impl Sent {
         of(Turn::Newest).chain(of(Turn::Earlier).rev()).collect()
     }
 
-    /// Replaces the fields of pictures by their places in the request.
-    pub(crate) fn place(&mut self, place: impl Fn(&str) -> Option<String>) {
-        for picture in &mut self.pictures {
-            if let Some(place) = place(&picture.param) {
-                picture.param = place;
-            }
-        }
-    }
-
     /// Adds the picture of a part at `path` of a message.
     ///
     /// | type | picture |
@@ -235,16 +226,20 @@ impl Sent {
         self.add(param, source, turn, about)
     }
 
-    /// Adds a picture of a list of files in base64.
+    /// Adds a picture that is a file in base64.
     ///
     /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn read_base64(&mut self, data: &Value, path: String) -> Result<(), ApiError> {
-        let Some(data) = data.as_str() else {
-            return Err(ApiError::field(&path, format!("{path} must be an image in base64")));
-        };
-        let source = read_data(data, &path)?;
-        self.add(path, source, Turn::Newest, "")
+    /// As [`Sent::read`].
+    pub(crate) fn read_base64(
+        &mut self,
+        data: &Value,
+        path: &str,
+        turn: Turn,
+        about: &str,
+    ) -> Result<(), ApiError> {
+        let text = data.as_str().ok_or_else(|| of(path, "it must be an image in base64"))?;
+        let source = read_data(text, path)?;
+        self.add(path.to_owned(), source, turn, about)
     }
 
     /// Returns the content of a message that shows all of them before a text.

@@ -10,8 +10,8 @@ use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, shown};
 use crate::history::{Turn, Turns};
 use crate::json::Fields;
-use crate::messages::{Talk, read_messages};
-use crate::parts;
+use crate::messages::{Draft, Talk, check_count, role};
+use crate::parts::{self, Given};
 use crate::places::Places;
 use crate::thinking::Thinking;
 use crate::warnings::note;
@@ -137,49 +137,35 @@ impl Tools {
 }
 
 /// The meaning of an item of the input.
-enum Item {
-    /// A message of a chat.
-    Message(Value),
+enum Item<'a> {
+    Message(Draft<'a>),
+    /// A call of a function, with its name and arguments.
+    Call(Value, Value),
     /// What a model thought before the next item.
     Thought(String),
     /// An item that the model is not told of.
     LeftOut,
     /// An item of a type that is not known here.
-    Unknown,
+    Unknown(&'a str),
 }
 
-/// Returns an error about a field that has to be a text.
-fn no_text(path: &str) -> ApiError {
-    ApiError::field(path, format!("{path} must be a text"))
-}
-
-fn unfold(place: &str, item: &Value) -> Result<Item, ApiError> {
-    let call = |name: Value, arguments: Value| {
-        let function = json!({"name": name, "arguments": arguments});
-        let call = json!({"id": item["call_id"], "type": "function", "function": function});
-        Item::Message(json!({"role": "assistant", "content": null, "tool_calls": [call]}))
-    };
+fn unfold(path: String, item: &Value) -> Result<Item<'_>, ApiError> {
     match item.get("type").and_then(Value::as_str) {
-        Some("function_call") => Ok(call(name_of(item), item["arguments"].clone())),
+        Some("function_call") => Ok(Item::Call(name_of(item), item["arguments"].clone())),
         // A call from another server: its input is a text, not JSON.
-        Some("custom_tool_call") => Ok(call(name_of(item), json!({"input": item["input"]}))),
+        Some("custom_tool_call") => Ok(Item::Call(name_of(item), json!({"input": item["input"]}))),
         // Another one, which the client has answered with a screenshot.
-        Some("computer_call") => Ok(call("computer".into(), actions(item))),
+        Some("computer_call") => Ok(Item::Call("computer".into(), actions(item))),
         Some("function_call_output" | "custom_tool_call_output") => {
-            Ok(Item::Message(result(place, item, item["output"].clone())?))
+            let content = Some(&item["output"]).filter(|output| !output.is_null());
+            Ok(Item::Message(Draft { content, ..result(path, item)? }))
         }
-        Some("computer_call_output") => {
-            let screenshot = screenshot(place, &item["output"])?;
-            Ok(Item::Message(result(place, item, screenshot)?))
-        }
-        None if is_reference(item) => Err(not_kept(place, item)),
-        Some("item_reference") => Err(not_kept(place, item)),
+        Some("computer_call_output") => Ok(Item::Message(screenshot(path, item)?)),
+        None if is_reference(item) => Err(not_kept(&path, item)),
+        Some("item_reference") => Err(not_kept(&path, item)),
         None | Some("message") => {
-            let mut item = item.clone();
-            if let Some(map) = item.as_object_mut() {
-                map.retain(|key, _| matches!(&**key, "role" | "content"));
-            }
-            Ok(Item::Message(item))
+            let extra = Map::new();
+            Ok(Item::Message(Draft { extra, ..Draft::read(path, item, role)? }))
         }
         // Its content, or else its summary.
         Some("reasoning") => Ok(Item::Thought(parts::thought(item))),
@@ -197,7 +183,7 @@ fn unfold(place: &str, item: &Value) -> Result<Item, ApiError> {
             note(format!("items of type {kind} are left out: only their maker can read them"));
             Ok(Item::LeftOut)
         }
-        Some(_) => Ok(Item::Unknown),
+        Some(kind) => Ok(Item::Unknown(kind)),
     }
 }
 
@@ -220,9 +206,9 @@ fn not_kept(place: &str, item: &Value) -> ApiError {
 /// 400 for an item in the newest turn.
 fn leave_out_unknown(
     unknown: &[(usize, &str, String)],
-    messages: &[Value],
+    drafts: &[Draft<'_>],
 ) -> Result<(), ApiError> {
-    let turns = Turns::of(messages);
+    let turns = Turns::of(drafts.iter().map(|draft| draft.role).collect());
     for (index, kind, place) in unknown {
         if turns.turn_before(*index) == Turn::Newest {
             let what = format!("items of type {} are not taken", shown(kind));
@@ -252,11 +238,8 @@ pub(super) fn updated_format(fields: Fields<'_>) -> Option<(String, &Map<String,
 }
 
 /// Returns the message with the result of a call.
-fn result(place: &str, item: &Value, content: Value) -> Result<Value, ApiError> {
-    if !item["call_id"].is_string() {
-        return Err(no_text(&format!("{place}.call_id")));
-    }
-    Ok(json!({"role": "tool", "tool_call_id": item["call_id"], "content": content}))
+fn result<'a>(path: String, item: &Value) -> Result<Draft<'a>, ApiError> {
+    Ok(Draft { content_name: "output", ..Draft::result(path, "call_id", item)? })
 }
 
 /// Returns what a call of a computer does: one action, or several.
@@ -266,23 +249,22 @@ fn actions(item: &Value) -> Value {
     Value::Object(own.collect())
 }
 
-/// Returns what a computer answers, the picture of its screen as a part of a message.
-fn screenshot(place: &str, output: &Value) -> Result<Value, ApiError> {
-    match output {
-        Value::Object(map) => {
-            let mut part = map.clone();
-            if output["type"] == "computer_screenshot" {
-                part.insert("type".to_owned(), "input_image".into());
-            }
-            Ok(json!([part]))
-        }
-        Value::String(_) | Value::Array(_) => Ok(output.clone()),
+/// Returns the message with what a computer answers: the picture of its screen.
+fn screenshot(path: String, item: &Value) -> Result<Draft<'_>, ApiError> {
+    let (output, param) = (&item["output"], format!("{path}.output"));
+    let mut draft = match output {
+        Value::Object(_) | Value::String(_) | Value::Array(_) => result(path, item)?,
         _ => {
-            let param = format!("{place}.output");
             let what = "it must be an object of the type computer_screenshot with image_url";
-            Err(ApiError::field(&param, format!("{param}: {what}")))
+            return Err(ApiError::field(&param, format!("{param}: {what}")));
         }
+    };
+    match output["type"].as_str() {
+        Some("computer_screenshot") => draft.parts.push((param, Given::Image(output))),
+        _ if output.is_object() => draft.parts = parts::read(output, &param)?,
+        _ => draft.content = Some(output),
     }
+    Ok(draft)
 }
 
 /// Returns whether items of a type report what a tool that runs on the server has done.
@@ -304,89 +286,60 @@ fn is_hosted(kind: &str) -> bool {
         || matches!(kind, "mcp_list_tools" | "mcp_approval_request" | "mcp_approval_response")
 }
 
-/// Returns the items as messages, and where each of them is: calls that follow one another, or the
-/// words before them, are one message.
-fn unfolded(items: &[Value]) -> Result<(Vec<Value>, Places), ApiError> {
-    let mut messages: Vec<Value> = Vec::with_capacity(items.len());
-    let mut places = Places::default();
+/// Returns the items as messages: calls that follow one another, or the words before them, are one
+/// message.
+fn unfolded(items: &[Value]) -> Result<Vec<Draft<'_>>, ApiError> {
+    let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(items.len());
     let (mut thoughts, mut unknown) = (Vec::new(), Vec::new());
     for (index, item) in items.iter().enumerate() {
-        let place = format!("input[{index}]");
-        let mut message = match unfold(&place, item)? {
-            Item::Message(message) => message,
+        let path = format!("input[{index}]");
+        let call = match unfold(path.clone(), item)? {
+            Item::Message(message) => {
+                drafts.push(message);
+                None
+            }
+            Item::Call(name, arguments) => {
+                if drafts.last().is_none_or(|last| last.role != "assistant") {
+                    drafts.push(Draft::new(path.clone(), "assistant"));
+                }
+                Some((name, arguments))
+            }
             Item::Thought(text) => {
                 thoughts.extend(Some(text).filter(|text| !text.is_empty()));
                 continue;
             }
             Item::LeftOut => continue,
-            Item::Unknown => {
-                let kind = item["type"].as_str().unwrap_or_default();
-                unknown.push((messages.len(), kind, place));
+            Item::Unknown(kind) => {
+                unknown.push((drafts.len(), kind, path));
                 continue;
             }
         };
         let thoughts = std::mem::take(&mut thoughts);
-        if message["role"] == "assistant" && !thoughts.is_empty() {
-            message["reasoning_content"] = thoughts.join("\n").into();
+        let Some(last) = drafts.last_mut() else { continue };
+        if last.role == "assistant" && !thoughts.is_empty() {
+            last.extra.insert("reasoning_content".to_owned(), thoughts.join("\n").into());
         }
-        let calls = message.get_mut("tool_calls").map(Value::take);
-        match (calls, messages.last_mut()) {
-            (Some(Value::Array(calls)), Some(last)) if last["role"] == "assistant" => {
-                if let Some(thoughts) = message.get_mut("reasoning_content").map(Value::take) {
-                    last["reasoning_content"] = thoughts;
-                }
-                let before = last.get("tool_calls").and_then(Value::as_array).map_or(0, Vec::len);
-                match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
-                    Some(before) => before.extend(calls),
-                    None => last["tool_calls"] = calls.into(),
-                }
-                let field = format!("messages[{}].tool_calls[{before}]", messages.len() - 1);
-                places.add(format!("{field}.id"), format!("{place}.call_id"));
-                places.add(format!("{field}.function"), place.as_str());
-                places.add(field, place);
-            }
-            (calls, _) => {
-                let field = format!("messages[{}]", messages.len());
-                if let Some(calls) = calls {
-                    message["tool_calls"] = calls;
-                    let call = format!("{field}.tool_calls[0]");
-                    places.add(format!("{call}.id"), format!("{place}.call_id"));
-                    places.add(format!("{call}.function"), place.as_str());
-                    places.add(call, place.as_str());
-                }
-                if message.get("tool_call_id").is_some() {
-                    places.add(format!("{field}.tool_call_id"), format!("{place}.call_id"));
-                    if item["type"] == "computer_call_output" && item["output"].is_object() {
-                        places.add(format!("{field}.content[0]"), format!("{place}.output"));
-                    }
-                    places.add(format!("{field}.content"), format!("{place}.output"));
-                }
-                places.add(field, place);
-                messages.push(message);
-            }
+        if let Some(function) = call {
+            last.call(&path, ("call_id", &item["call_id"]), function)?;
         }
     }
-    places.add("messages", "input");
-    leave_out_unknown(&unknown, &messages)?;
-    Ok((messages, places))
+    leave_out_unknown(&unknown, &drafts)?;
+    Ok(drafts)
 }
 
 /// Reads the conversation, after the instructions.
 pub(super) fn conversation(fields: Fields<'_>, calling: Calling) -> Result<Conversation, ApiError> {
-    let (talk, places) = match fields.get("input") {
-        Some(Value::String(text)) => {
-            (Ok(Talk::from(vec![Message::new("user", text.as_str())])), Places::default())
-        }
+    let talk = match fields.get("input") {
+        Some(Value::String(text)) => Talk::from(vec![Message::new("user", text.as_str())]),
         Some(Value::Array(items)) => {
-            let (messages, places) = unfolded(items)?;
-            let map = Map::from_iter([("messages".to_owned(), messages.into())]);
-            (read_messages(Fields::new(&map)), places)
+            let drafts = unfolded(items)?;
+            check_count("input", drafts.len())?;
+            Talk::of(drafts)?
         }
         _ => return Err(fields.wrong("input", "a text or a list of messages")),
     };
     let thinking = Thinking::of_response(fields)?.updated(updated_effort(items(fields)));
     let rendering = Rendering { thinking, ..Rendering::default() };
-    let conversation = talk.and_then(|talk| Conversation::new(calling, talk, rendering));
-    let conversation = conversation.map_err(|error| error.placed(&places))?;
-    Ok(conversation.placed(&places).after(fields.text("instructions")?))
+    let conversation = Conversation::new(calling, talk, rendering);
+    Ok(conversation.after(fields.text("instructions")?))
 }

@@ -100,18 +100,25 @@ pub(crate) fn is_result(message: &Message) -> bool {
     matches!(message.role.as_str(), "tool" | "function")
 }
 
-/// Checks calls and results in a conversation.
+/// Checks calls and results in a conversation. `field` names a field within the message of an
+/// index.
 ///
 /// # Errors
 /// Returns a [`ToolError`] for calls and results of a wrong shape, and for results of calls that
 /// were not made.
-pub(super) fn check(messages: &[Message]) -> Result<(), ToolError> {
+pub(super) fn check(
+    messages: &[Message],
+    field: impl Fn(usize, &str) -> String,
+) -> Result<(), ToolError> {
     let mut names: HashMap<String, String> = HashMap::new();
     for (index, message) in messages.iter().enumerate() {
-        let place = format!("messages[{index}]");
-        let calls = calls_of(&place, message)?.into_iter();
+        let named = |error: ToolError| {
+            let within = error.param.trim_start_matches('.');
+            ToolError { param: field(index, within), ..error }
+        };
+        let calls = calls_of("", message).map_err(named)?.into_iter();
         if is_result(message) {
-            result_name(&place, message, &names)?;
+            result_name("", message, &names).map_err(named)?;
         } else {
             names.extend(calls.filter_map(|call| Some((call.id?, call.name))));
         }
