@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use trine_npu::sys::model::{Fault, Machine, ModelSys, Tiles};
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
 use trine_npu::tile::Tile;
 use trine_npu::uapi;
+use trine_npu_model::{Fault, Machine, ModelSys, Tiles};
 
 /// Folders and files that the model shows instead of the machine's.
 const SHOWN: [&str; 12] = [
@@ -50,7 +50,7 @@ const FAULTS: [(&str, Change); 13] = [
     ("driver", |machine| machine.is_loaded = false),
     ("group", |machine| machine.open_error = Some(Errno::EACCES)),
     ("memory", |machine| machine.lockable_bytes = 8 << 20),
-    ("iova", |machine| machine.addresses = trine_npu::sys::model::AddressMode::Device),
+    ("iova", |machine| machine.addresses = trine_npu_model::AddressMode::Device),
     ("node", |machine| machine.node_driver = "ivpu"),
     ("silicon", |machine| machine.description = "a driver"),
     ("absent", |machine| machine.is_there = false),

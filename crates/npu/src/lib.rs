@@ -26,7 +26,7 @@
 //! | [`xclbin`], [`pdi`] | containers of kernels |
 //! | [`pack`], [`published`] | kernel packs, and making them of published kernels |
 //! | [`layout`] | how a kernel has its matrices in memory |
-//! | [`sys`] | what the driver asks of the system: Linux, or a model of the kernel's driver |
+//! | [`sys`] | what the driver asks of the operating system |
 //! | [`driver`] | buffers, contexts and commands of the device |
 //! | [`doctor`] | what a machine has for an NPU, and what is missing |
 //! | [`partner`] | products of prompts beside another device |

@@ -1,10 +1,10 @@
 //! What the driver asks of the operating system, as bytes: the seam below which a model can stand.
 //!
-//! [`real::RealSys`] is Linux; [`model::ModelSys`] is a model of the kernel's driver and of an NPU.
-//! Both get the same bytes; decision 037 has the reasons. Never run on silicon.
+//! [`real::RealSys`] is Linux; for tests, `ModelSys` of the crate `npu-model` is a model of the
+//! kernel's driver and of an NPU. Both get the same bytes; decision 037 has the reasons. Never run
+//! on silicon.
 
 pub mod abi;
-pub mod model;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod real;
 

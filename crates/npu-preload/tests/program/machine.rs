@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use trine_npu::generate::Kernel;
 use trine_npu::published;
-use trine_npu::sys::model::{Behaviour, xclbin};
+use trine_npu_model::{Behaviour, xclbin};
 
 /// The program that is tried, if it is not the one beside the tests.
 const PROGRAM: &str = "TRINE_NPU_PRELOAD_PROGRAM";

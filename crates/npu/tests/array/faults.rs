@@ -13,9 +13,9 @@ use trine_npu::registers::{
     CONTROL_RESET, Channel, Direction, Register, STATUS_IDLE_MASK, Task, queue_offset, register,
     status_offset,
 };
-use trine_npu::sys::model::{Array, Behaviour, Overlay, Task as Command, Tiles, Trap};
 use trine_npu::tile::{Address, Tile, TileKind};
 use trine_npu::txn::{Action, MaskForm, Operation, Stream};
+use trine_npu_model::{Array, Behaviour, Overlay, Task as Command, Tiles, Trap};
 
 use crate::int8::Case;
 use crate::support::{Memory, Numbers, run, stream};

@@ -2,7 +2,7 @@
 
 use trine_npu::generate::Kernel;
 use trine_npu::layout::int4::{self, Product, Weights, to_bf16};
-use trine_npu::sys::model::{Behaviour, Overlay, Tiles, Trap};
+use trine_npu_model::{Behaviour, Overlay, Tiles, Trap};
 
 use crate::support::{Memory, Numbers, run, stream};
 

@@ -2,8 +2,8 @@
 
 use trine_npu::generate::Kernel;
 use trine_npu::layout;
-use trine_npu::sys::model::{Behaviour, Overlay, Tiles, Trap};
 use trine_npu::tile::Tile;
+use trine_npu_model::{Behaviour, Overlay, Tiles, Trap};
 
 use crate::support::{Memory, Numbers, run, stream};
 

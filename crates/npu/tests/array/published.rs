@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use trine_npu::generate::Kernel;
 use trine_npu::pdi::{Command, Pdi};
-use trine_npu::sys::model::{Array, Buffers, End, Overlay, Task, Tiles};
 use trine_npu::tile::{Tile, TileKind};
 use trine_npu::xclbin::Xclbin;
+use trine_npu_model::{Array, Buffers, End, Overlay, Task, Tiles};
 
 use crate::published_files::published;
 use crate::{int4, int8};

@@ -1,8 +1,8 @@
 //! Memory of a machine, numbers, and commands by hand.
 
 use trine_npu::generate::{self, Kernel};
-use trine_npu::sys::model::{Array, Behaviour, DeviceMemory, Task, Tiles, Trap};
 use trine_npu::txn::Stream;
+use trine_npu_model::{Array, Behaviour, DeviceMemory, Task, Tiles, Trap};
 
 /// Buffers of a command, each at an address of its own.
 #[derive(Debug, Clone)]

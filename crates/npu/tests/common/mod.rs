@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use trine_npu::sys::model::ModelSys;
 use trine_npu::sys::{Errno, File, Pointed, Sys};
+use trine_npu_model::ModelSys;
 
 /// What takes the place of a model's calls.
 type Ioctl =

@@ -2,9 +2,9 @@
 
 use trine_npu::driver::DEVICE_PATH;
 use trine_npu::sys::abi::{self, GemClose, PrimeHandle, SyncobjDestroy, TimelineWait};
-use trine_npu::sys::model::{AddressMode, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Sys};
 use trine_npu::uapi::{self, ConfigHwctx, CreateBo, CreateHwctx, ExecCmd, GetBoInfo, GetInfo};
+use trine_npu_model::{AddressMode, Machine, ModelSys};
 
 use crate::support::{call, model};
 

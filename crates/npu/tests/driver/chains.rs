@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use trine_npu::driver::{DriverError, WATCHDOG};
 use trine_npu::packet::State;
-use trine_npu::sys::model::{AddressMode, Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys};
 use trine_npu::uapi::{self, ExecCmd};
+use trine_npu_model::{AddressMode, Fault, Held, Machine, ModelSys};
 
 use crate::calls::{CREATE, Open, units};
 use crate::support::{

@@ -1,9 +1,9 @@
 //! The doctor on machines that lack one thing each.
 
 use trine_npu::doctor::{Diagnosis, State, diagnose};
-use trine_npu::sys::model::{Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed};
 use trine_npu::uapi;
+use trine_npu_model::{Held, Machine, ModelSys};
 
 use crate::support::{Bench, Changed, model};
 

@@ -10,8 +10,8 @@ use trine_npu::cores::CoreProgram;
 use trine_npu::driver::{Context, DEVICE_PATH, Device, DriverError, Program, WATCHDOG};
 use trine_npu::generate::Family;
 use trine_npu::packet::State;
-use trine_npu::sys::model::{Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
+use trine_npu_model::{Fault, Held, Machine, ModelSys};
 
 use crate::support::{Bench, Changed, RESULT_BYTES, contract, cores, counting_at_once, model};
 

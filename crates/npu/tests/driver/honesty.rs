@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytemuck::pod_read_unaligned;
 use trine_npu::driver::DriverError;
-use trine_npu::sys::model::{Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
 use trine_npu::uapi;
+use trine_npu_model::{Fault, Held, Machine, ModelSys};
 
 use crate::support::{Bench, Changed, RESULT_BYTES, bytes_of_result, call, inputs, model, product};
 
@@ -96,7 +96,7 @@ fn what_is_written_after_the_result_is_found() {
     };
     run(&mut bench, RESULT_BYTES + 64).unwrap();
 
-    let cores = trine_npu::sys::model::Cores::new();
+    let cores = trine_npu_model::Cores::new();
     let long = |inputs: &[Vec<u8>]| [product(inputs), vec![0; 4]].concat();
     let contract = crate::support::contract();
     let cores = cores.with(crate::support::PDI, contract, Box::new(long)).unwrap();

@@ -1,8 +1,8 @@
 //! Everything is given back, whichever call fails.
 
 use trine_npu::driver::DriverError;
-use trine_npu::sys::model::{Held, Machine};
 use trine_npu::sys::{Errno, Sys};
+use trine_npu_model::{Held, Machine};
 
 use crate::support::{Bench, counting_at_once, model};
 
@@ -21,7 +21,7 @@ fn nothing_is_left_after_a_good_end() {
 
 #[test]
 fn nothing_is_left_whichever_call_fails() {
-    let work = |sys: &trine_npu::sys::model::ModelSys| {
+    let work = |sys: &trine_npu_model::ModelSys| {
         let mut bench = Bench::new(sys.clone(), 0)?;
         let exports = bench.device.exports()?;
         let problem = || DriverError::Request { problem: "no exports".to_owned() };

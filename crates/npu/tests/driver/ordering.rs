@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use trine_npu::driver::{DriverError, Run};
 use trine_npu::sys::Sys;
-use trine_npu::sys::model::{AddressMode, Fault, Held, Machine, ModelSys};
+use trine_npu_model::{AddressMode, Fault, Held, Machine, ModelSys};
 
 use crate::support::{
     Bench, Changed, RESULT_BYTES, bytes_of_result, inputs, model, product, upload,

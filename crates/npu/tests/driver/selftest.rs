@@ -9,8 +9,8 @@ use trine_npu::pack::{MANIFEST, Manifest, Pack};
 use trine_npu::published;
 use trine_npu::selftest::{self, Ending, Outcome, Plan, REPEATS, Results};
 use trine_npu::sys::Sys;
-use trine_npu::sys::model::{Behaviour, Fault, Held, Machine, ModelSys, Tiles, xclbin};
 use trine_npu::tile::Tile;
+use trine_npu_model::{Behaviour, Fault, Held, Machine, ModelSys, Tiles, xclbin};
 
 use crate::support::counting_at_once;
 

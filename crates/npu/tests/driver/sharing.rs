@@ -1,8 +1,8 @@
 //! Buffers that the NPU shares with other devices, as dma-bufs.
 
 use trine_npu::driver::{DEVICE_PATH, Device, DriverError, Run};
-use trine_npu::sys::model::{AddressMode, Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Sys};
+use trine_npu_model::{AddressMode, Fault, Held, Machine, ModelSys};
 
 use crate::support::{Bench, RESULT_BYTES, bytes_of_result, inputs, model, product};
 

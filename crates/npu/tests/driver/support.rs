@@ -9,9 +9,9 @@ use trine_npu::driver::{
     Context, DEVICE_PATH, Device, DeviceBuffer, DriverError, Executed, Program, ProvenStream, Run,
 };
 use trine_npu::generate::{self, Kernel};
-use trine_npu::sys::model::{Cores, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys};
 use trine_npu::verify::Verifier;
+use trine_npu_model::{Cores, Machine, ModelSys};
 
 pub(crate) use crate::changed::Changed;
 

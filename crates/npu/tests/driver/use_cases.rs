@@ -7,9 +7,9 @@ use trine_npu::driver::{
     Context, DEVICE_PATH, Device, DriverError, Program, ProvenStream, Run, Unproven,
 };
 use trine_npu::generate::{self, Family};
-use trine_npu::sys::model::{AddressMode, Fault, Held, Machine};
 use trine_npu::sys::{Errno, Sys};
 use trine_npu::verify::Verifier;
+use trine_npu_model::{AddressMode, Fault, Held, Machine};
 
 use crate::support::{
     Bench, PDI, RESULT_BYTES, bytes_of_result, contract, cores, counting_at_once, inputs, model,

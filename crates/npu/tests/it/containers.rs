@@ -2,8 +2,8 @@
 
 use trine_npu::pdi::Pdi;
 use trine_npu::sha256;
-use trine_npu::sys::model::xclbin_of;
 use trine_npu::xclbin::Xclbin;
+use trine_npu_model::xclbin_of;
 
 use crate::published_files::published;
 use crate::support::xclbin;

@@ -5,9 +5,9 @@ use std::path::Path;
 use trine_npu::generate::{self, Family, Kernel};
 use trine_npu::pack::{MANIFEST, Manifest, Pack};
 use trine_npu::published;
-use trine_npu::sys::model::xclbin_of;
 use trine_npu::verify::Scope;
 use trine_npu::{PackError, sha256};
+use trine_npu_model::xclbin_of;
 
 const KERNEL: Kernel = Kernel::Int8 { m: 8, k: 2048, n: 2048 };
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use trine_npu::sys::abi;
-use trine_npu::sys::model::ModelSys;
+use trine_npu_model::ModelSys;
 
 use crate::changed::Changed;
 

@@ -28,10 +28,10 @@ use trine_npu::pack::Pack;
 use trine_npu::partner::{BLOCK, NpuPartner, Share};
 use trine_npu::published;
 use trine_npu::sys::Sys;
-use trine_npu::sys::model::{
+use trine_npu::tile::Tile;
+use trine_npu_model::{
     Array, Behaviour, DeviceMemory, Fault, Held, Machine, ModelSys, Task, Tiles, Trap, xclbin,
 };
-use trine_npu::tile::Tile;
 use trine_weights::{DType, Tensor, blocks};
 
 const KERNELS: [Kernel; 2] =

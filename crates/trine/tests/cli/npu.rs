@@ -3,7 +3,7 @@
 use trine_npu::generate::{self, Kernel};
 
 use trine_npu::published;
-use trine_npu::sys::model::xclbin;
+use trine_npu_model::xclbin;
 
 use crate::common::{command, finish, trine};
 

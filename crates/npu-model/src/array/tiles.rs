@@ -7,13 +7,13 @@ use super::engine::Problem;
 use super::grid::{Chance, Grid};
 use super::overlay::{Behaviour, Overlay};
 use super::{Array, DeviceMemory, Task, Trap};
-use crate::contract::{APERTURE, TRANSLATED_ARGUMENTS};
-use crate::hash::sha256;
-use crate::registers::{
+use trine_npu::contract::{APERTURE, TRANSLATED_ARGUMENTS};
+use trine_npu::registers::{
     CONTROL_RESET, Register, SHIM_CONTROL_VALUE, STATUS_IDLE_MASK, Task as QueueTask, register,
 };
-use crate::tile::{Address, ROWS, Tile, TileKind};
-use crate::txn::{Action, GENERATION, Header, Stream};
+use trine_npu::sha256;
+use trine_npu::tile::{Address, ROWS, Tile, TileKind};
+use trine_npu::txn::{Action, GENERATION, Header, Stream};
 
 /// The PDIs that AMD published, by SHA-256: those in `gemm_4x4_a8w8acc32.xclbin` and
 /// `gemm_4x4_a16fw4acc32f.xclbin`.

@@ -26,10 +26,10 @@ mod walk;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::contract::{Access, Contract};
-use crate::hash::sha256;
-use crate::txn::Stream;
-use crate::verify::Verifier;
+use trine_npu::contract::{Access, Contract};
+use trine_npu::sha256;
+use trine_npu::txn::Stream;
+use trine_npu::verify::Verifier;
 
 pub use self::overlay::{Behaviour, Buffers, End, Overlay, Route};
 pub use self::tiles::Tiles;

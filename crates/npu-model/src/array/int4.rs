@@ -6,7 +6,7 @@
 use super::core::{Core, Kernel, Memory};
 use super::engine::Problem;
 use super::overlay::Overlay;
-use crate::layout::int4::{ROWS, SUBVOLUME_COLUMNS, to_f32, weight};
+use trine_npu::layout::int4::{ROWS, SUBVOLUME_COLUMNS, to_f32, weight};
 
 /// Columns of a block of C.
 const COLUMNS: usize = SUBVOLUME_COLUMNS;

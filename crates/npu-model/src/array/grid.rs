@@ -7,8 +7,8 @@ use super::int4::Int4;
 use super::int8::Int8;
 use super::node::Node;
 use super::overlay::{Behaviour, CORE_ROWS, End, Overlay, Route};
-use crate::registers::{Channel, Direction};
-use crate::tile::{Tile, TileKind};
+use trine_npu::registers::{Channel, Direction};
+use trine_npu::tile::{Tile, TileKind};
 
 /// Words that a command may move between tiles. The largest product of a published stream moves a
 /// third of it.
@@ -116,7 +116,7 @@ impl Grid {
                 cores,
                 kernels,
             });
-            for row in 0..crate::tile::ROWS {
+            for row in 0..trine_npu::tile::ROWS {
                 let tile = Tile::new(column, row);
                 let channels = grid.node(tile)?.channels() as u8;
                 for direction in [Direction::ToMemory, Direction::FromMemory] {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::sys::Errno;
-use crate::sys::abi::MODEL_DESCRIPTION;
+use trine_npu::sys::Errno;
+use trine_npu::sys::abi::MODEL_DESCRIPTION;
 
 /// Where the device finds shared buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use super::core::{Core, Kernel, Memory};
 use super::engine::Problem;
 use super::overlay::Overlay;
-use crate::layout;
+use trine_npu::layout;
 
 /// Rows of A, inner length and columns of W of one multiplication.
 const ROWS: usize = 64;

@@ -4,14 +4,14 @@ use super::engine::{Descriptors, Engine, Problem, Transfer};
 use super::overlay::Overlay;
 use super::walk::{DIMENSIONS, Walk};
 use super::{DeviceMemory, Trap};
-use crate::descriptor::{
+use trine_npu::descriptor::{
     Dimension, Locks, MemoryDescriptor, OWN_LOCKS, OWN_MEMORY, ShimDescriptor,
 };
-use crate::registers::{
+use trine_npu::registers::{
     Channel, DESCRIPTOR_WORDS, Direction, MEMORY_CHANNELS, MEMORY_DESCRIPTORS, MEMORY_LOCKS,
     SHIM_CHANNELS, SHIM_DESCRIPTORS, SHIM_LOCKS, Task,
 };
-use crate::tile::Tile;
+use trine_npu::tile::Tile;
 
 /// Words of a memory tile.
 const MEMORY_WORDS: usize = 0x2_0000;

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::walk::Walk;
-use crate::descriptor::Locks;
-use crate::registers::{Channel, Direction, LOCK_MAX, QUEUE_TASKS, Task};
+use trine_npu::descriptor::Locks;
+use trine_npu::registers::{Channel, Direction, LOCK_MAX, QUEUE_TASKS, Task};
 
 /// Why the model cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use super::chain;
 use super::device::{next_ending, pass, set_stage};
 use super::machine::{Fault, Machine};
 use super::objects::{Buffer, Command, Context, Export, State, Timeline};
-use crate::packet::State as Stage;
-use crate::sys::abi::{self, ContextInfo};
-use crate::sys::{Errno, Pointed};
-use crate::uapi;
+use trine_npu::packet::State as Stage;
+use trine_npu::sys::abi::{self, ContextInfo};
+use trine_npu::sys::{Errno, Pointed};
+use trine_npu::uapi;
 
 /// Bytes of a parameter of a context.
 const PARAMETER_BYTES_MAX: u32 = 4096;

@@ -1,6 +1,6 @@
 //! The words of a descriptor, in their order, as runs of consecutive ones.
 
-use crate::descriptor::Dimension;
+use trine_npu::descriptor::Dimension;
 
 /// Dimensions of the longest pattern, that of a memory tile.
 pub(super) const DIMENSIONS: usize = 4;

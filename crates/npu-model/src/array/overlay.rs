@@ -6,8 +6,8 @@
 //! followed from end to end. Of cores: descriptors from 0x1d000, queues at 0x1de04, 0x1de0c and
 //! 0x1de14, locks from 0x1f000.
 
-use crate::contract::COLUMNS_MAX;
-use crate::tile::Tile;
+use trine_npu::contract::COLUMNS_MAX;
+use trine_npu::tile::Tile;
 
 /// Rows of cores.
 pub(super) const CORE_ROWS: std::ops::RangeInclusive<u8> = 2..=5;

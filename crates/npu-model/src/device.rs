@@ -9,7 +9,7 @@ use super::chain::{self, Work, Works};
 use super::machine::{Fault, Machine};
 use super::memory::Memory;
 use super::objects::{Command, State};
-use crate::packet::State as Stage;
+use trine_npu::packet::State as Stage;
 
 /// How a packet has ended.
 struct Ending {

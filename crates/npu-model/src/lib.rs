@@ -5,6 +5,8 @@
 //! a strict one: only buffers that a command lists are there for the device, and a device whose
 //! command was given up does not work again. Time is virtual, so tests of timeouts take none.
 //!
+//! Only tests use it: those of `trine-npu` and, below the whole program, of `trine-npu-preload`.
+//!
 //! | file | holds |
 //! |---|---|
 //! | `machine.rs` | what is modelled, and what goes wrong |
@@ -18,6 +20,8 @@
 //! | `calls.rs` | ioctls and their errors |
 //!
 //! Not modelled: debug buffers; buffers made of the process's own pages.
+
+#![forbid(unsafe_code)]
 
 mod array;
 mod calls;
@@ -41,8 +45,8 @@ pub use self::container::{xclbin, xclbin_of};
 pub use self::machine::{AddressMode, Fault, Machine};
 pub use self::objects::Held;
 use self::objects::{Client, Export, Mapping, State};
-use super::{Errno, File, Pointed, Process, Sys, abi};
-use crate::uapi;
+use trine_npu::sys::{Errno, File, Pointed, Process, Sys, abi};
+use trine_npu::uapi;
 
 /// The path of a model's device.
 pub const PATH: &str = "/dev/accel/accel0";

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::array::Array;
 use super::machine::{AddressMode, Fault, Machine};
 use super::memory::Memory;
-use crate::sys::{Errno, File};
-use crate::uapi;
+use trine_npu::sys::{Errno, File};
+use trine_npu::uapi;
 
 /// A buffer object.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! Memory that the process and the device see differently until it is flushed.
 
-use crate::sys::CACHE_LINE_BYTES;
+use trine_npu::sys::CACHE_LINE_BYTES;
 
 const LINE: usize = CACHE_LINE_BYTES as usize;
 

@@ -1,10 +1,10 @@
 //! Packets as the driver reads them: single commands, and chains of them.
 
 use super::objects::State;
-use crate::packet::{
+use trine_npu::packet::{
     CHAIN_BYTES, CHAIN_ERROR_WORD, Header, OPCODE_TRANSACTION, Opcode, PAYLOAD_WORDS_MAX, chained,
 };
-use crate::uapi;
+use trine_npu::uapi;
 
 /// What a packet asks for.
 pub(super) struct Work {
