@@ -8,10 +8,10 @@ use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
-use trine_text::{Content, Message, Part, ReplyPart, ToolCall};
+use trine_text::{Content, Declaration, Message, Part, ReplyPart, ToolCall, ToolChoice};
 
 use crate::app::App;
-use crate::calling::{Calling, Ends, Offered, arguments};
+use crate::calling::{Calling, Offered, arguments};
 use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, Code, Dialect, shown};
 use crate::flow::{self, Prepared};
@@ -24,7 +24,6 @@ use crate::open::{Sees, open};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
 use crate::parts::{self, Given};
 use crate::pictures::{Pictured, Sent};
-use crate::places::Places;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
@@ -130,54 +129,50 @@ impl flow::Asked for Asked {
     }
 }
 
-/// Puts the tools and their choice into OpenAI's form; errors name the fields of this one. Tools
-/// that Anthropic's servers run, or know without a schema, are left out.
+/// Reads the tools and their choice. Tools that Anthropic's servers run, or know without a schema,
+/// are left out.
 fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
     let mut offered = Offered::default();
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
-        if let Some((tool, places)) = function(tool, format!("tools[{index}]"), &mut offered) {
-            offered.add(tool, places);
+        if let Some(tool) = function(tool, format!("tools[{index}]"), &mut offered) {
+            offered.add(tool);
         }
     }
     change_tools(fields.list("messages")?.unwrap_or_default(), &mut offered);
-    let mut places = Places::default();
-    places.add("tool_choice.function", "tool_choice");
+    let name_field = "tool_choice.name";
     let Some(choice) = fields.object("tool_choice")? else {
-        return offered.choose(&Value::Null, true, places);
+        return offered.choose(ToolChoice::Auto, true, name_field);
     };
     let choice = Fields::within(choice, "tool_choice.");
     let serial = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
-    let form = match choice.text("type")? {
-        Some("auto") => json!("auto"),
-        Some("any") => json!("required"),
-        Some("none") => json!("none"),
-        Some("tool") => json!({"type": "function", "function": {"name": choice.text("name")?}}),
+    let choice = match choice.text("type")? {
+        Some("auto") => ToolChoice::Auto,
+        Some("any") => ToolChoice::Required,
+        Some("none") => ToolChoice::None,
+        Some("tool") => {
+            let name = choice.text("name")?;
+            ToolChoice::Named(name.ok_or_else(|| choice.wrong("name", "a tool's name"))?.to_owned())
+        }
         _ => return Err(choice.wrong("type", "auto, any, tool or none")),
     };
-    offered.choose(&form, !serial, places)
+    offered.choose(choice, !serial, name_field)
 }
 
-/// Puts the declaration of a tool into OpenAI's form; leaves it out if its type says that no client
-/// runs it.
-fn function(tool: &Value, place: String, offered: &mut Offered) -> Option<(Value, Ends)> {
+/// Reads the declaration of a tool; leaves it out if its type says that no client runs it.
+fn function(tool: &Value, field: String, offered: &mut Offered) -> Option<Declaration> {
     if let Some(kind) = tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "custom") {
         let remedy = "this server runs no tools itself; declare one with an input_schema";
         offered.leave_out(kind, tool["name"].as_str(), remedy);
         return None;
     }
-    let places =
-        vec![(".function.parameters", format!("{place}.input_schema")), (".function", place)];
-    let function = json!({
-        "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"],
-    });
-    Some((json!({"type": "function", "function": function}), places))
+    Some(Declaration::new(field, tool, "input_schema"))
 }
 
 /// Follows the tools through the conversation: blocks `tool_removal` take one back, and blocks
 /// `tool_addition` give it again or bring a new one. A summary has the changes of what it stands
 /// for.
 fn change_tools(messages: &[Value], offered: &mut Offered) {
-    let mut removed: HashMap<String, (Value, Ends)> = HashMap::new();
+    let mut removed: HashMap<String, Declaration> = HashMap::new();
     let mut change = |block: &Value, place: String| {
         let tool = &block["tool"];
         let name = tool["name"].as_str().unwrap_or_default();
@@ -186,14 +181,14 @@ fn change_tools(messages: &[Value], offered: &mut Offered) {
                 removed.extend(offered.remove(name).map(|tool| (name.to_owned(), tool)));
             }
             (Some("tool_addition"), Some("tool_reference")) => {
-                if let Some((tool, places)) = removed.remove(name) {
-                    offered.replace(tool, places);
+                if let Some(tool) = removed.remove(name) {
+                    offered.replace(tool);
                 }
             }
             (Some("tool_addition"), Some("tool_definition")) => {
                 let place = format!("{place}.tool.definition");
-                if let Some((tool, places)) = function(&tool["definition"], place, offered) {
-                    offered.replace(tool, places);
+                if let Some(tool) = function(&tool["definition"], place, offered) {
+                    offered.replace(tool);
                 }
             }
             _ => {}

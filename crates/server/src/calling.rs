@@ -1,12 +1,12 @@
-//! Calls of tools: what a request declares, in the form of OpenAI's API, and how that changes the
-//! prompt and the answer.
+//! Calls of tools: what a request declares, and how that changes the prompt and the answer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use trine_text::{
-    Grammar, GrammarError, Offer, Relaxed, ReplyFormat, ToolCall, ToolChoice, ToolError, Tools,
+    Declaration, Grammar, GrammarError, Offer, Relaxed, ReplyFormat, ToolCall, ToolChoice,
+    ToolError, Tools,
 };
 
 use crate::error::{ApiError, shown};
@@ -14,7 +14,6 @@ use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::LoadedModel;
 use crate::parameters::Parameters;
-use crate::places::Places;
 use crate::structure::{self, Structure};
 use crate::unsupported;
 use crate::warnings::note;
@@ -22,14 +21,16 @@ use crate::warnings::note;
 /// What to do instead of offering a tool of another type.
 pub(crate) const ONLY_FUNCTIONS: &str = "only functions can be called here";
 
+/// The warning about a choice that is dropped.
+const LEFT_OUT: &str =
+    "tool_choice demands a tool that is left out: the model may answer without it";
+
 /// The tools of a request, and how they may be called.
 #[derive(Debug, Default)]
 pub(crate) struct Calling {
     tools: Tools,
     choice: ToolChoice,
     parallel: bool,
-    /// Where the request has the tools.
-    places: Places,
 }
 
 /// Tools of a request that no model here can call: those that another server runs, or knows without
@@ -41,20 +42,13 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns whether a choice, in OpenAI's form, can be met only by these tools: it names one of
-    /// them, or demands any call where there are no other tools.
-    fn is_demanded(&self, choice: &Value, others: &HashMap<String, usize>) -> bool {
+    /// Returns whether a choice can be met only by these tools: it names one of them, or demands
+    /// any call where there are no other tools.
+    fn is_demanded(&self, choice: &ToolChoice, others: &HashMap<String, usize>) -> bool {
         match choice {
-            Value::String(word) => {
-                matches!(&**word, "required" | "any") && others.is_empty() && !self.kinds.is_empty()
-            }
-            choice => match name_of(choice) {
-                Some(name) => self.names.contains(name) && !others.contains_key(name),
-                None => {
-                    let kind = choice["type"].as_str().filter(|kind| *kind != "function");
-                    kind.is_some_and(|kind| self.kinds.iter().any(|other| other == kind))
-                }
-            },
+            ToolChoice::Required => others.is_empty() && !self.kinds.is_empty(),
+            ToolChoice::Named(name) => self.names.contains(name) && !others.contains_key(name),
+            ToolChoice::Auto | ToolChoice::None => false,
         }
     }
 }
@@ -67,33 +61,21 @@ fn name_of(tool: &Value) -> Option<&str> {
         .or(tool["name"].as_str())
 }
 
-/// Ends of the paths of a tool's fields, each with its place in the request.
-pub(crate) type Ends = Vec<(&'static str, String)>;
-
-/// A tool that can be called.
-#[derive(Debug)]
-struct Declared {
-    /// In the form of OpenAI's chats.
-    tool: Value,
-    places: Ends,
-}
-
 /// The tools of a request while they are gathered. The last declaration of a name counts where
 /// tools are added or removed in the course of a conversation.
 #[derive(Debug, Default)]
 pub(crate) struct Offered {
-    tools: Vec<Option<Declared>>,
+    tools: Vec<Option<Declaration>>,
     /// The tools by their names.
     names: HashMap<String, usize>,
     left_out: LeftOut,
 }
 
 impl Offered {
-    /// Adds a tool in the form of OpenAI's chats, whose fields are at these places of the request.
-    /// One that is declared twice is the first, and one whose name no model here can write is left
-    /// out: an agent sends the tools of all its servers with each request.
-    pub(crate) fn add(&mut self, tool: Value, places: Ends) {
-        if let Some(name) = name_of(&tool) {
+    /// Adds a tool. One that is declared twice is the first, and one whose name no model here can
+    /// write is left out: an agent sends the tools of all its servers with each request.
+    pub(crate) fn add(&mut self, tool: Declaration) {
+        if let Some(name) = tool.name.as_str() {
             if self.names.contains_key(name) {
                 note(format!("the tool {} is declared twice: the first one counts", shown(name)));
                 return;
@@ -104,21 +86,20 @@ impl Offered {
             }
             self.names.entry(name.to_owned()).or_insert(self.tools.len());
         }
-        self.tools.push(Some(Declared { tool, places }));
+        self.tools.push(Some(tool));
     }
 
     /// Adds a tool in the place of an earlier one of its name.
-    pub(crate) fn replace(&mut self, tool: Value, places: Ends) {
-        if let Some(name) = name_of(&tool) {
+    pub(crate) fn replace(&mut self, tool: Declaration) {
+        if let Some(name) = tool.name.as_str() {
             self.remove(name);
         }
-        self.add(tool, places);
+        self.add(tool);
     }
 
     /// Takes a tool back.
-    pub(crate) fn remove(&mut self, name: &str) -> Option<(Value, Ends)> {
-        let index = self.names.remove(name)?;
-        self.tools[index].take().map(|declared| (declared.tool, declared.places))
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Declaration> {
+        self.names.remove(name).and_then(|index| self.tools[index].take())
     }
 
     /// Notes a tool that is no function of the client's, and the warning about it.
@@ -132,7 +113,7 @@ impl Offered {
     }
 
     /// Keeps the tools that OpenAI's `allowed_tools` names, and returns its mode.
-    fn allow(&mut self, choice: &Value) -> Result<Value, ApiError> {
+    fn allow(&mut self, choice: &Value) -> Result<ToolChoice, ApiError> {
         let (path, own) = match choice.get("allowed_tools") {
             Some(own) => ("tool_choice.allowed_tools", own),
             None => ("tool_choice", choice),
@@ -142,8 +123,8 @@ impl Offered {
             ApiError::field(&path, format!("{path} {what}"))
         };
         let mode = match own.get("mode").and_then(Value::as_str) {
-            None | Some("auto") => "auto",
-            Some("required") => "required",
+            None | Some("auto") => ToolChoice::Auto,
+            Some("required") => ToolChoice::Required,
             Some(_) => return Err(wrong("mode", "must be auto or required")),
         };
         let allowed = own.get("tools").and_then(Value::as_array);
@@ -170,43 +151,53 @@ impl Offered {
             }
         }
         self.names.retain(|_, index| indices.contains(index));
-        Ok(mode.into())
+        Ok(mode)
     }
 
-    /// Returns the tools with a choice in OpenAI's form, whose places in the request `places` has.
-    /// A demand for a tool that is left out is dropped: the model calls another one, or answers in
-    /// words.
+    /// Reads a choice in a form of OpenAI's; null is absent.
+    ///
+    /// # Errors
+    /// 400 naming what is wrong with it.
+    pub(crate) fn read_choice(&mut self, choice: &Value) -> Result<ToolChoice, ApiError> {
+        let kind = choice["type"].as_str().filter(|kind| *kind != "function");
+        match (kind, name_of(choice)) {
+            (Some("allowed_tools"), _) => self.allow(choice),
+            (_, Some(name)) if self.left_out.names.contains(name) => {
+                Ok(ToolChoice::Named(name.to_owned()))
+            }
+            (Some(kind), None) if self.left_out.kinds.iter().any(|other| other == kind) => {
+                note(LEFT_OUT);
+                Ok(ToolChoice::Auto)
+            }
+            _ => ToolChoice::from_openai(choice).map_err(refused),
+        }
+    }
+
+    /// Returns the tools with a choice, whose name is at `name_field` of the request. A demand for
+    /// a tool that is left out is dropped: the model calls another one, or answers in words.
     ///
     /// # Errors
     /// 400 naming what is wrong with the tools or the choice.
     pub(crate) fn choose(
-        mut self,
-        choice: &Value,
+        self,
+        mut choice: ToolChoice,
         parallel: bool,
-        mut places: Places,
+        name_field: &str,
     ) -> Result<Calling, ApiError> {
-        let allowed = match choice["type"].as_str() {
-            Some("allowed_tools") => Some(self.allow(choice)?),
-            _ => None,
-        };
-        let mut choice = allowed.as_ref().unwrap_or(choice);
-        let auto = Value::from("auto");
-        if self.left_out.is_demanded(choice, &self.names) {
-            note("tool_choice demands a tool that is left out: the model may answer without it");
-            choice = &auto;
+        if self.left_out.is_demanded(&choice, &self.names) {
+            note(LEFT_OUT);
+            choice = ToolChoice::Auto;
         }
-        let mut tools = Vec::with_capacity(self.tools.len());
-        for Declared { tool, places: own } in self.tools.into_iter().flatten() {
-            let field = format!("tools[{}]", tools.len());
-            for (end, place) in own {
-                places.add(format!("{field}{end}"), place);
-            }
-            tools.push(tool);
+        let tools = self.tools.into_iter().flatten().collect();
+        let tools = Tools::new(tools).map_err(refused)?;
+        for (tool, unread) in tools.unread() {
+            let (place, keyword) = (&unread.place, &unread.keyword);
+            note(format!(
+                "the tool {tool}: {place}/{keyword} cannot be read, and is left out of its schema"
+            ));
         }
-        match Calling::new(&tools.into(), choice, parallel) {
-            Ok(calling) => Ok(Calling { places, ..calling }),
-            Err(error) => Err(error.placed(&places)),
-        }
+        tools.check_choice(&choice, name_field).map_err(refused)?;
+        Ok(Calling { tools, choice, parallel })
     }
 }
 
@@ -226,25 +217,14 @@ impl Calling {
         for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
             match tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "function") {
                 Some(kind) => offered.leave_out(kind, name_of(tool), ONLY_FUNCTIONS),
-                None => offered.add(tool.clone(), vec![("", format!("tools[{index}]"))]),
+                None => offered.add(
+                    Declaration::from_openai(&format!("tools[{index}]"), tool).map_err(refused)?,
+                ),
             }
         }
         let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-        let choice = fields.get("tool_choice").unwrap_or(&Value::Null);
-        offered.choose(choice, parallel, Places::default())
-    }
-
-    /// Makes it from OpenAI's forms of tools and choice; null is absent.
-    fn new(tools: &Value, choice: &Value, parallel: bool) -> Result<Self, ApiError> {
-        let tools = Tools::from_openai(tools).map_err(refused)?;
-        for (tool, unread) in tools.unread() {
-            let (place, keyword) = (&unread.place, &unread.keyword);
-            note(format!(
-                "the tool {tool}: {place}/{keyword} cannot be read, and is left out of its schema"
-            ));
-        }
-        let choice = tools.choice_from_openai(choice).map_err(refused)?;
-        Ok(Self { tools, choice, parallel, places: Places::default() })
+        let choice = offered.read_choice(fields.get("tool_choice").unwrap_or(&Value::Null))?;
+        offered.choose(choice, parallel, "tool_choice.function.name")
     }
 
     /// Returns the tools as the model's format takes them.
@@ -258,7 +238,7 @@ impl Calling {
             GrammarError::Tool { tool, .. } => self.tools.field(tool),
             _ => None,
         };
-        structure::refused(error, field.as_deref().unwrap_or("tools")).placed(&self.places)
+        structure::refused(error, field.unwrap_or("tools"))
     }
 
     /// Constrains the texts to the requested form, and to calls of tools as requested. With

@@ -11,8 +11,6 @@ use serde_json::{Value, json};
 use trine_engine::{EngineError, Finish, SightError};
 use trine_text::TextError;
 
-use crate::places::Places;
-
 /// Seconds after which a client may try again when the server is full.
 const RETRY_SECONDS: u32 = 1;
 
@@ -153,17 +151,6 @@ impl ApiError {
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = Some(param.into());
         Self { param, ..Self::new(StatusCode::BAD_REQUEST, Code::InvalidValue, message) }
-    }
-
-    /// Replaces the field by its place in the request, if it has one.
-    pub(crate) fn placed(self, places: &Places) -> Self {
-        let Some(param) = self.param.as_deref() else { return self };
-        let Some(place) = places.of(param) else { return self };
-        let message = match self.message.strip_prefix(param) {
-            Some(rest) => format!("{place}{rest}"),
-            None => self.message.clone(),
-        };
-        Self { message, param: Some(place), ..self }
     }
 
     /// Returns a 400 for a field that would change what the answer means, and that this server does

@@ -57,5 +57,7 @@ pub use template::{
     RenderOptions,
 };
 pub use tokenizer::{MAX_PIECE_BYTES, MAX_SUPPRESSED, MAX_TEXT_BYTES, Specials, Tokenizer};
-pub use tools::{CallParser, MAX_TOOLS, ReplyPart, ToolCall, ToolChoice, ToolError, Tools};
+pub use tools::{
+    CallParser, Declaration, MAX_TOOLS, ReplyPart, ToolCall, ToolChoice, ToolError, Tools,
+};
 pub use vocabulary::MAX_VOCABULARY;

@@ -31,6 +31,7 @@ pub use error::ToolError;
 pub(crate) use history::{Made, calls_of, is_result, result_name};
 pub use parser::CallParser;
 pub use part::{ReplyPart, ToolCall};
+pub use tool::Declaration;
 pub(crate) use tool::ToolList;
 
 use crate::grammar::schema::readable;
@@ -61,6 +62,36 @@ pub enum ToolChoice {
     Named(String),
 }
 
+impl ToolChoice {
+    /// Reads the field `tool_choice` of an OpenAI request, as [`Tools::choice_from_openai`].
+    ///
+    /// # Errors
+    /// Returns a [`ToolError`] for another shape.
+    pub fn from_openai(value: &Value) -> Result<Self, ToolError> {
+        let wrong = || {
+            ToolError::new(
+                "tool_choice",
+                "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}",
+            )
+        };
+        match value {
+            Value::Null => Ok(Self::Auto),
+            Value::String(word) => match word.as_str() {
+                "auto" => Ok(Self::Auto),
+                "none" => Ok(Self::None),
+                "required" | "any" => Ok(Self::Required),
+                _ => Err(wrong()),
+            },
+            Value::Object(map) => {
+                let name = map.get("function").and_then(|function| function.get("name"));
+                let name = name.or_else(|| map.get("name")).and_then(Value::as_str);
+                Ok(Self::Named(name.ok_or_else(wrong)?.to_owned()))
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
 /// The checked tools of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Tools {
@@ -82,28 +113,39 @@ impl Tools {
     /// tools.
     ///
     /// # Errors
-    /// Returns a [`ToolError`] for more than [`MAX_TOOLS`], a wrong shape, a name that is missing,
-    /// malformed or used twice. What cannot be read of the parameters' schema is left out
-    /// ([`Tools::unread`]).
+    /// Returns a [`ToolError`] for a wrong shape, and as [`Tools::new`].
     pub fn from_openai(value: &Value) -> Result<Self, ToolError> {
         let list = match value {
             Value::Null => return Ok(Self::default()),
             Value::Array(list) => list,
             _ => return Err(ToolError::new("tools", "it must be a list of tools")),
         };
-        if list.len() > MAX_TOOLS {
+        let entries = list.iter().enumerate();
+        let declared = entries
+            .map(|(index, entry)| Declaration::from_openai(&format!("tools[{index}]"), entry));
+        Self::new(declared.collect::<Result<_, _>>()?)
+    }
+
+    /// Checks the declarations of tools.
+    ///
+    /// # Errors
+    /// Returns a [`ToolError`] for more than [`MAX_TOOLS`], and for a name that is missing,
+    /// malformed or used twice. What cannot be read of the parameters' schema is left out
+    /// ([`Tools::unread`]).
+    pub fn new(declared: Vec<Declaration>) -> Result<Self, ToolError> {
+        if declared.len() > MAX_TOOLS {
             return Err(ToolError::new(
                 "tools",
-                format!("{} tools are given; at most {MAX_TOOLS} are taken", list.len()),
+                format!("{} tools are given; at most {MAX_TOOLS} are taken", declared.len()),
             ));
         }
-        let mut tools: Vec<Tool> = Vec::with_capacity(list.len());
+        let mut tools: Vec<Tool> = Vec::with_capacity(declared.len());
         let mut bytes = 0;
-        for (index, entry) in list.iter().enumerate() {
-            let mut tool = read_tool(&format!("tools[{index}]"), entry)?;
+        for declaration in declared {
+            let mut tool = read_tool(&declaration)?;
             if tools.iter().any(|other| other.name == tool.name) {
                 let problem = format!("another tool is named `{}` too; rename one", tool.name);
-                return Err(ToolError::new(format!("tools[{index}].function.name"), problem));
+                return Err(ToolError::new(format!("{}.name", declaration.field), problem));
             }
             // Beyond what a grammar is made of, arguments are any.
             if bytes + tool.bare.len() > MAX_SCHEMA_BYTES {
@@ -123,39 +165,27 @@ impl Tools {
     /// Returns a [`ToolError`] for another shape, a name that no tool has, and a demand for a tool
     /// if there are no tools.
     pub fn choice_from_openai(&self, value: &Value) -> Result<ToolChoice, ToolError> {
-        let wrong = || {
-            ToolError::new(
-                "tool_choice",
-                "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}",
-            )
-        };
-        let choice = match value {
-            Value::Null => ToolChoice::Auto,
-            Value::String(word) => match word.as_str() {
-                "auto" => ToolChoice::Auto,
-                "none" => ToolChoice::None,
-                "required" | "any" => ToolChoice::Required,
-                _ => return Err(wrong()),
-            },
-            Value::Object(map) => {
-                let name = map
-                    .get("function")
-                    .and_then(|function| function.get("name"))
-                    .or_else(|| map.get("name"));
-                ToolChoice::Named(name.and_then(Value::as_str).ok_or_else(wrong)?.to_owned())
-            }
-            _ => return Err(wrong()),
-        };
-        match &choice {
+        let choice = ToolChoice::from_openai(value)?;
+        self.check_choice(&choice, "tool_choice.function.name")?;
+        Ok(choice)
+    }
+
+    /// Checks that a choice can be met; `name_field` is where the request has its name.
+    ///
+    /// # Errors
+    /// Returns a [`ToolError`] for a name that no tool has, and a demand for a tool if there are no
+    /// tools.
+    pub fn check_choice(&self, choice: &ToolChoice, name_field: &str) -> Result<(), ToolError> {
+        match choice {
             ToolChoice::Required if self.tools.is_empty() => {
                 Err(ToolError::new("tool_choice", "a call is required, but `tools` is empty"))
             }
             ToolChoice::Named(name) if self.tools.find(name).is_none() => {
                 let problem =
                     format!("no tool is named `{}`; name one of `tools`", shortened(name));
-                Err(ToolError::new("tool_choice.function.name", problem))
+                Err(ToolError::new(name_field, problem))
             }
-            _ => Ok(choice),
+            _ => Ok(()),
         }
     }
 
@@ -165,9 +195,8 @@ impl Tools {
     }
 
     /// Returns the field with the arguments' schema of the tool of this name.
-    pub fn field(&self, name: &str) -> Option<String> {
-        let index = self.tools.iter().position(|tool| tool.name == name)?;
-        Some(format!("tools[{index}].function.parameters"))
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.tools.find(name).map(|tool| &*tool.field)
     }
 
     /// Returns what could not be read of the schemas, each with the name of its tool: it is left
@@ -245,34 +274,20 @@ impl Tools {
     }
 }
 
-fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
-    let entry =
-        entry.as_object().ok_or_else(|| ToolError::new(place, "a tool must be an object"))?;
-    if entry.get("type").is_some_and(|kind| kind != "function") {
-        return Err(ToolError::new(
-            format!("{place}.type"),
-            "only tools of type \"function\" are supported",
-        ));
-    }
-    let Some(function) = entry.get("function").and_then(Value::as_object) else {
-        return Err(ToolError::new(
-            format!("{place}.function"),
-            "it is missing; describe the function in it",
-        ));
-    };
-    let place = format!("{place}.function");
-    let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
+fn read_tool(declaration: &Declaration) -> Result<Tool, ToolError> {
+    let Declaration { field, name, description, schema_name, schema } = declaration;
+    let name = name.as_str().unwrap_or_default();
     if !Tools::can_be_named(name) {
-        return Err(ToolError::new(format!("{place}.name"), Tools::NAMES));
+        return Err(ToolError::new(format!("{field}.name"), Tools::NAMES));
     }
-    let description = match function.get("description") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(_) => return Err(ToolError::new(format!("{place}.description"), "it must be text")),
+    let description = match description {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        _ => return Err(ToolError::new(format!("{field}.description"), "it must be text")),
     };
-    let (schema, bare, unread) = read_parameters(function.get("parameters"));
-    let name = name.to_owned();
-    Ok(Tool { name, description, schema, bare, unread, checker: OnceLock::new() })
+    let (schema, bare, unread) = read_parameters(schema);
+    let (name, field) = (name.to_owned(), format!("{field}.{schema_name}"));
+    Ok(Tool { name, description, schema, bare, field, unread, checker: OnceLock::new() })
 }
 
 /// The schema of arguments of which nothing is known.
@@ -284,20 +299,20 @@ fn all_of_it() -> LeftOut {
 
 /// Returns the schema of a function's arguments as text, the same without words for readers and
 /// without what no grammar may cost, and what could not be read of it.
-fn read_parameters(value: Option<&Value>) -> (String, String, Vec<LeftOut>) {
+fn read_parameters(value: &Value) -> (String, String, Vec<LeftOut>) {
     let mut parameters = match value {
-        None | Some(Value::Null) => {
+        Value::Null => {
             let mut none = Map::new();
             none.insert("properties".to_owned(), Value::Object(Map::new()));
             none.insert("additionalProperties".to_owned(), Value::Bool(false));
             none
         }
-        Some(Value::Object(parameters)) => parameters.clone(),
+        Value::Object(parameters) => parameters.clone(),
         // Any arguments.
-        Some(_) => Map::new(),
+        _ => Map::new(),
     };
     let mut unread = readable::of_arguments(&mut parameters);
-    if value.is_some_and(|value| !value.is_null() && !value.is_object()) {
+    if !value.is_null() && !value.is_object() {
         unread.push(all_of_it());
     }
     let mut parameters = Value::Object(parameters);

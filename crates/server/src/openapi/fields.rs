@@ -394,12 +394,12 @@ pub(super) fn thoughts() -> Value {
     integer(0, TOKENS_MAX as i64)
 }
 
-/// Returns the field of `conversation::read_messages`.
+/// Returns the field of `messages::read_messages`.
 pub(super) fn messages() -> Field {
     ("messages", list_of(schema("Message"), 1, MESSAGES_MAX))
 }
 
-/// Returns the schema of `conversation::read_message`, with Ollama's `images`. Calls and results
+/// Returns the schema of `messages::Draft::read`, with Ollama's `images`. Calls and results
 /// are read where tools are.
 pub(super) fn message(images: Option<Value>) -> Value {
     let part =

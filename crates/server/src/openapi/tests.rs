@@ -125,15 +125,15 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
 /// Fields within fields that no handler reads by name: beginnings of their paths, and what reads
 /// them.
 const ELSEWHERE: [(&str, &str); 13] = [
-    ("tools[].", "trine_text::Tools; Anthropic's are put into its form before"),
+    ("tools[].", "trine_text::Declaration"),
     ("tool_choice.", "trine_text::Tools"),
     ("messages[].tool_call", "trine_text::Tools::conversation"),
     ("messages[].name", "trine_text::Tools::conversation"),
     ("messages[].tool_name", "trine_text::Tools::conversation"),
-    ("messages[].reasoning", "conversation::read_message"),
-    ("messages[].thinking", "conversation::read_message"),
-    ("messages[].content[].", "conversation::read_parts, pictures::Sent::read, anthropic::unfold"),
-    ("messages[].images", "ollama::unfold_images"),
+    ("messages[].reasoning", "messages::Draft"),
+    ("messages[].thinking", "messages::Draft"),
+    ("messages[].content[].", "parts::read, pictures::Sent::read, anthropic::unfold"),
+    ("messages[].images", "ollama::unfold"),
     ("input[].", "responses::input::unfold"),
     ("system[].", "anthropic::conversation"),
     ("function_call.", "unsupported::is_harmless"),

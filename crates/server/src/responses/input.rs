@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
-use trine_text::Message;
+use trine_text::{Declaration, Message, ToolChoice};
 
 use crate::calling::{Calling, ONLY_FUNCTIONS, Offered, joined};
 use crate::conversation::{Conversation, Rendering};
@@ -12,7 +12,6 @@ use crate::history::{Turn, Turns};
 use crate::json::Fields;
 use crate::messages::{Draft, Talk, check_count, role};
 use crate::parts::{self, Given};
-use crate::places::Places;
 use crate::thinking::Thinking;
 use crate::warnings::note;
 
@@ -57,16 +56,14 @@ pub(super) fn calling(fields: Fields<'_>) -> Result<(Calling, Spaces), ApiError>
         }
     }
     let choice = match fields.get("tool_choice") {
-        Some(choice) if choice["namespace"].is_string() => {
-            json!({"type": "function", "name": name_of(choice)})
-        }
-        Some(choice) => choice.clone(),
-        None => Value::Null,
+        Some(choice) => match (choice["namespace"].as_str(), choice["name"].as_str()) {
+            (Some(space), Some(name)) => ToolChoice::Named(joined(space, name)),
+            _ => tools.offered.read_choice(choice)?,
+        },
+        None => ToolChoice::Auto,
     };
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let mut places = Places::default();
-    places.add("tool_choice.function", "tool_choice");
-    Ok((tools.offered.choose(&choice, parallel, places)?, tools.spaces))
+    Ok((tools.offered.choose(choice, parallel, "tool_choice.name")?, tools.spaces))
 }
 
 /// Returns the items of the input; none if it is a text.
@@ -90,10 +87,7 @@ impl Tools {
     fn add(&mut self, tool: &Value, place: String) -> Result<(), ApiError> {
         match tool.get("type").and_then(Value::as_str) {
             Some("namespace") => self.add_space(&place, tool),
-            kind => {
-                self.add_one(kind, tool, None, place);
-                Ok(())
-            }
+            kind => self.add_one(kind, tool, None, place),
         }
     }
 
@@ -110,29 +104,40 @@ impl Tools {
             let name = tool["name"].as_str().unwrap_or_default();
             let full = joined(space, name);
             let place = format!("{place}.tools[{index}]");
-            self.add_one(tool.get("type").and_then(Value::as_str), tool, Some(&full), place);
+            self.add_one(tool.get("type").and_then(Value::as_str), tool, Some(&full), place)?;
             self.spaces.0.insert(full, (space.to_owned(), name.to_owned()));
         }
         Ok(())
     }
 
-    /// Adds the tool at a place, under another name if one is given; leaves it out if it is not a
+    /// Adds the tool at a field, under another name if one is given; leaves it out if it is not a
     /// function.
-    fn add_one(&mut self, kind: Option<&str>, tool: &Value, name: Option<&str>, place: String) {
-        if let Some(kind) = kind.filter(|kind| *kind != "function") {
+    ///
+    /// # Errors
+    /// 400 for a tool without a type.
+    fn add_one(
+        &mut self,
+        kind: Option<&str>,
+        tool: &Value,
+        name: Option<&str>,
+        field: String,
+    ) -> Result<(), ApiError> {
+        let Some(kind) = kind else {
+            let field = format!("{field}.type");
+            let what = "only tools of type \"function\" are supported";
+            return Err(ApiError::field(&field, format!("{field}: {what}")));
+        };
+        if kind != "function" {
             self.offered.leave_out(kind, name.or(tool["name"].as_str()), ONLY_FUNCTIONS);
-            return;
+            return Ok(());
         }
-        let mut function = tool.clone();
-        if let (Some(name), Some(map)) = (name, function.as_object_mut()) {
-            map.insert("name".to_owned(), name.into());
-        }
-        let tool = json!({"type": kind, "function": function});
-        let places = vec![(".function", place.clone()), ("", place)];
+        let mut tool = Declaration::new(field, tool, "parameters");
+        tool.name = name.map_or(tool.name, Value::from);
         match self.replaces {
-            true => self.offered.replace(tool, places),
-            false => self.offered.add(tool, places),
+            true => self.offered.replace(tool),
+            false => self.offered.add(tool),
         }
+        Ok(())
     }
 }
 

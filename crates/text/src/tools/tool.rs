@@ -5,9 +5,53 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
+use super::error::ToolError;
 use super::part::ToolCall;
 use crate::grammar::LeftOut;
 use crate::validation::Checker;
+
+/// A function as a request declares it, unchecked.
+#[derive(Debug, Clone)]
+pub struct Declaration {
+    /// The field of the request that has its `name` and `description`.
+    pub field: String,
+    /// Its name, text.
+    pub name: Value,
+    /// Its purpose, text or null.
+    pub description: Value,
+    /// The name of the field with the schema of its arguments.
+    pub schema_name: &'static str,
+    /// The JSON schema of its arguments, or null.
+    pub schema: Value,
+}
+
+impl Declaration {
+    /// Makes it of the fields of a function.
+    pub fn new(field: String, function: &Value, schema_name: &'static str) -> Self {
+        let [name, description, schema] =
+            ["name", "description", schema_name].map(|name| function[name].clone());
+        Self { field, name, description, schema_name, schema }
+    }
+
+    /// Reads `{"type": "function", "function": {"name", "description", "parameters"}}` at a field.
+    ///
+    /// # Errors
+    /// Returns a [`ToolError`] for another shape.
+    pub fn from_openai(field: &str, entry: &Value) -> Result<Self, ToolError> {
+        if !entry.is_object() {
+            return Err(ToolError::new(field, "a tool must be an object"));
+        }
+        if entry.get("type").is_some_and(|kind| kind != "function") {
+            let problem = "only tools of type \"function\" are supported";
+            return Err(ToolError::new(format!("{field}.type"), problem));
+        }
+        let field = format!("{field}.function");
+        if !entry["function"].is_object() {
+            return Err(ToolError::new(field, "it is missing; describe the function in it"));
+        }
+        Ok(Self::new(field, &entry["function"], "parameters"))
+    }
+}
 
 /// One function.
 #[derive(Debug)]
@@ -20,6 +64,8 @@ pub(crate) struct Tool {
     pub(super) schema: String,
     /// The same without words for readers, which demand nothing.
     pub(super) bare: String,
+    /// The field of the request with the schema.
+    pub(super) field: String,
     /// What could not be read of it.
     pub(super) unread: Vec<LeftOut>,
     /// Compares calls with the schema, once there was one.
