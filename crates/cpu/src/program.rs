@@ -176,7 +176,7 @@ impl CpuProgram {
                 Source::Table { table, scale } => {
                     gather(fixed.table(table), scale, batch.tokens, target);
                 }
-                Source::Part | Source::Plan | Source::State { .. } => {
+                Source::Part | Source::Plan | Source::Picture | Source::State { .. } => {
                     let rows = given.next().expect("the batch was checked");
                     target.copy_from_slice(rows);
                 }

@@ -53,10 +53,10 @@ impl<'a> Builder<'a> {
         self.plan.caches.extend_from_slice(caches);
     }
 
-    /// Adds rows that come with each batch: (tokens, columns).
-    pub(crate) fn given(&mut self, name: &str, columns: usize) -> BufferId {
-        let buffer = self.buffer(name, Rows::Tokens, columns);
-        self.plan.inputs.push(Input { buffer, source: Source::Plan });
+    /// Adds the patches of a picture, (patches, columns): all rows of the Plan are patches then.
+    pub(crate) fn patches(&mut self, columns: usize) -> BufferId {
+        let buffer = self.buffer("patches", Rows::Tokens, columns);
+        self.plan.inputs.push(Input { buffer, source: Source::Picture });
         buffer
     }
 

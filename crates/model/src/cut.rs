@@ -97,7 +97,9 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
                 |given: &BufferId| joined.buffer(*given).name == next.buffer(input.buffer).name;
             let place = match input.source {
                 Source::Part => handed_over.next(),
-                Source::Plan | Source::State { .. } => joined.given().find(is_same),
+                Source::Plan | Source::Picture | Source::State { .. } => {
+                    joined.given().find(is_same)
+                }
                 Source::Table { .. } => None,
             };
             match place {

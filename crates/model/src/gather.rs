@@ -48,7 +48,7 @@ mod tests {
     use trine_weights::DType;
 
     use super::*;
-    use crate::plan::{Buffer, BufferId, PLACES, Product, Rows, WeightKind};
+    use crate::plan::{Buffer, BufferId, Product, Rows, WeightKind};
 
     const TABLE: WeightId = WeightId(0);
     const OTHER: WeightId = WeightId(1);
@@ -103,10 +103,10 @@ mod tests {
     #[test]
     fn a_picture_has_its_places_on_the_device() {
         let mut plan = gathered(vec![matmul(OTHER)]);
-        plan.weights[0].name = PLACES.to_owned();
+        plan.inputs[0].source = Source::Picture;
         plan.steps.insert(0, Step { label: "places".to_owned(), op: embed(TABLE, BufferId(0)) });
         assert_eq!(gather(plan.clone()), plan);
-        plan.weights[0].name = "table".to_owned();
+        plan.inputs[0].source = Source::Plan;
         assert_ne!(gather(plan.clone()), plan);
     }
 

@@ -27,7 +27,7 @@ const EPSILON: f32 = 1e-5;
 pub(crate) fn plan(config: &TowerConfig, states: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     let mut p = Builder::new(dtype_of);
     let [values_norm, product_norm, places_norm] = names::PATCH_NORMS;
-    let values = p.given("patches", config.patch_values());
+    let values = p.patches(config.patch_values());
     let normed = p.layer_norm("patch_norm_1", values, values_norm, EPSILON);
     let product = p.matmul("product", normed, names::PATCHES, config.hidden);
     p.bias(product, names::PATCHES_BIAS);

@@ -79,7 +79,7 @@ pub fn plan(
 ) -> Plan {
     let TowerConfig { hidden, epsilon, .. } = *config;
     let mut p = Builder::new(dtype_of);
-    let values = p.given("patches", config.patch_values());
+    let values = p.patches(config.patch_values());
     let mut x = p.matmul("residual", values, names::PATCHES, hidden);
     let places = p.places("places", names::PLACES, config.side(), hidden);
     p.add(places, x);

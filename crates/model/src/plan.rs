@@ -6,10 +6,6 @@
 //! ([`Rows::Outputs`]), or for each soft token ([`Rows::Soft`]).
 
 use crate::config::Rope;
-
-/// Name of the table of a picture's places: a row for each in the grid of patches, or for each
-/// column and then for each row.
-pub(crate) const PLACES: &str = "v.position_embd.weight";
 pub use crate::values::{
     Buffer, BufferId, Cache, CacheId, Rows, Weight, WeightId, WeightKind, WeightPlace,
 };
@@ -492,9 +488,12 @@ pub enum Source {
         /// Factor on the row.
         scale: f32,
     },
-    /// Another Plan: a picture, or a hidden state. In the parts of a model, buffers of one name are
-    /// filled with the same rows.
+    /// Another Plan: soft tokens, or a hidden state. In the parts of a model, buffers of one name
+    /// are filled with the same rows.
     Plan,
+    /// The patches of a picture. All rows of a Plan with this input are patches: it is a tower's,
+    /// which has no parts, since its layers share a cache.
+    Picture,
     /// The same for steps with this goal only: hidden states that a step with another goal gave.
     State {
         /// The goal.
@@ -507,7 +506,7 @@ impl Input {
     pub fn table(&self) -> Option<WeightId> {
         match self.source {
             Source::Table { table, .. } => Some(table),
-            Source::Part | Source::Plan | Source::State { .. } => None,
+            Source::Part | Source::Plan | Source::Picture | Source::State { .. } => None,
         }
     }
 
@@ -599,10 +598,9 @@ impl Plan {
         self.steps.iter().zip(self.serving(0)).filter(attends).count()
     }
 
-    /// Returns whether its rows are patches of a picture instead of tokens of a text: only towers
-    /// have a table of places.
+    /// Returns whether its rows are patches of a picture instead of tokens of a text.
     pub fn is_of_picture(&self) -> bool {
-        self.weights.iter().any(|weight| weight.name == PLACES)
+        self.inputs.iter().any(|input| input.source == Source::Picture)
     }
 
     /// Returns the most rows of a mean ([`Op::Pool`]); 0 if there are none.

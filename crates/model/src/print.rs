@@ -46,6 +46,7 @@ impl Plan {
             Source::Part => "part".to_owned(),
             Source::Table { table, .. } => format!("gather x {}", self.weight_shape(table)),
             Source::Plan => "plan".to_owned(),
+            Source::Picture => "picture".to_owned(),
             Source::State { goal } => format!("states for goal {goal}"),
         };
         format!("{source} -> {}", self.shape(input.buffer))

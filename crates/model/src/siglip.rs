@@ -34,7 +34,7 @@ pub fn plan(
     let TowerConfig { hidden, epsilon, .. } = *config;
     let TowerLayers { count, heads, feed_forward } = layers;
     let mut p = Builder::new(dtype_of);
-    let values = p.given("patches", config.patch_values());
+    let values = p.patches(config.patch_values());
     let x = p.matmul("residual", values, names::PATCHES, hidden);
     p.bias(x, names::PATCHES_BIAS);
     let places = p.embed("places", names::PLACES, config.places(), hidden, 1.0);

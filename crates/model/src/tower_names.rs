@@ -1,7 +1,9 @@
 //! Names of a vision tower's tensors. trine's own are those of GGUF; Hugging Face checkpoints are
 //! read through these tables.
 
-pub(crate) use crate::plan::PLACES;
+/// Table of a picture's places: a row for each in the grid of patches, or for each column and then
+/// for each row.
+pub(crate) const PLACES: &str = "v.position_embd.weight";
 use crate::tower_config::TowerKind;
 
 /// The product that makes rows of patches.

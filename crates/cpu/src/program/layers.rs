@@ -309,15 +309,12 @@ pub(super) fn rotary_tables(plan: &Plan, rows: usize) -> (Vec<RotaryTable>, Vec<
 
 #[cfg(test)]
 mod tests {
-    use trine_model::{
-        Buffer, BufferId, Cache, KvType, Step, Weight, WeightKind, WeightPlace, Width,
-    };
-    use trine_weights::DType;
+    use trine_model::{Buffer, BufferId, Cache, Input, KvType, Source, Step, Width};
 
     use super::*;
 
-    /// A Plan that attends once, with a weight of this name and, if it is to, means of rows.
-    fn plan(weight: &str, is_pooled: bool, window: Option<usize>) -> Plan {
+    /// A Plan that attends once, to rows of this source, with means of rows if it is to.
+    fn plan(source: Source, is_pooled: bool, window: Option<usize>) -> Plan {
         let buffer = BufferId(0);
         let attend = Op::Attend {
             query: buffer,
@@ -333,17 +330,10 @@ mod tests {
         let step = |op: Op| Step { label: op.name().to_owned(), op };
         Plan {
             buffers: vec![Buffer { name: "rows".to_owned(), rows: Rows::Tokens, columns: 16 }],
-            weights: vec![Weight {
-                name: weight.to_owned(),
-                kind: WeightKind::Matrix,
-                rows: 16,
-                columns: 16,
-                dtype: DType::F32,
-                place: WeightPlace::Device,
-            }],
+            weights: Vec::new(),
             caches: vec![Cache { layer: 0, kv_heads: 2, head_dim: 8, window }],
             steps: ops.into_iter().flatten().map(step).collect(),
-            inputs: Vec::new(),
+            inputs: vec![Input { buffer, source }],
             outputs: vec![buffer],
             goal_outputs: Vec::new(),
         }
@@ -354,13 +344,13 @@ mod tests {
         let width = Width { tokens: 16, outputs: 4 };
         let options =
             ProgramOptions { width, kv: KvType::F16, context: 16, sequences: 1, blocks: 1 };
-        for weight in ["v.position_embd.weight", "token_embd.weight"] {
+        for source in [Source::Picture, Source::Plan] {
             for (is_pooled, window) in [(true, None), (false, None), (true, Some(8))] {
-                let plan = plan(weight, is_pooled, window);
-                let expected = weight.starts_with("v.") && window.is_none();
+                let plan = plan(source, is_pooled, window);
+                let expected = source == Source::Picture && window.is_none();
                 let (kinds, of_step) = kinds(&plan, &options);
                 let (shape, _) = kinds[of_step[0]];
-                assert_eq!(shape.whole, expected, "{weight} {is_pooled} {window:?}");
+                assert_eq!(shape.whole, expected, "{source:?} {is_pooled} {window:?}");
             }
         }
     }

@@ -48,6 +48,7 @@ impl Inputs {
                 Source::Plan | Source::State { .. } => {
                     ("the rows of another Plan", None, Vec::new())
                 }
+                Source::Picture => ("the patches of a picture", None, Vec::new()),
             };
             let buffer = gpu.allocate(4 * values as u64, Place::Upload, what)?;
             let is_read = |goal| plan.reads_for(goal, input.buffer);

@@ -175,8 +175,7 @@ pub(super) fn survey_order(
 
 #[cfg(test)]
 mod tests {
-    use trine_model::{Buffer, BufferId, KvType, Op, Plan, Step, Weight, WeightKind, WeightPlace};
-    use trine_weights::DType;
+    use trine_model::{Buffer, BufferId, Input, KvType, Op, Plan, Source, Step};
 
     use super::*;
 
@@ -235,20 +234,12 @@ mod tests {
             };
             let rows = |rows, columns| Buffer { name: "rows".to_owned(), rows, columns };
             let op = Op::Pool { input: BufferId(0), count: 16, output: BufferId(1) };
-            let places = Weight {
-                name: "v.position_embd.weight".to_owned(),
-                kind: WeightKind::Matrix,
-                rows: tokens,
-                columns: 8,
-                dtype: DType::F32,
-                place: WeightPlace::Device,
-            };
             let plan = Plan {
                 buffers: vec![rows(Rows::Tokens, 8), rows(Rows::Outputs, 8)],
-                weights: vec![places],
+                weights: Vec::new(),
                 caches: Vec::new(),
                 steps: vec![Step { label: "pool".to_owned(), op }],
-                inputs: Vec::new(),
+                inputs: vec![Input { buffer: BufferId(0), source: Source::Picture }],
                 outputs: vec![BufferId(1)],
                 goal_outputs: Vec::new(),
             };
