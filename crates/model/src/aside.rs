@@ -98,20 +98,10 @@ pub fn others(plan: &Plan) -> Option<Plan> {
         buffer("experts_gated", width),
     ];
     let [rows, chosen, shares, between] = [0, 1, 2, 3].map(BufferId);
-    let (mut steps, mut weights, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut steps, mut outputs) = (Vec::new(), Vec::new());
     for pair in pairs {
-        let mut own = |matrix: ExpertMatrix| {
-            let known = weights.iter().position(|(id, _)| *id == matrix.weight);
-            let index = known.unwrap_or_else(|| {
-                let place = WeightPlace::Device;
-                weights
-                    .push((matrix.weight, Weight { place, ..plan.weight(matrix.weight).clone() }));
-                weights.len() - 1
-            });
-            ExpertMatrix { weight: WeightId(index), ..matrix }
-        };
         let [gated, sum] = [pair.gated, pair.sum].map(|index| &plan.steps[index]);
-        let (gate_and_up, down) = (gate_and_up(&gated.op).map(&mut own), own(down(&sum.op)));
+        let (gate_and_up, down) = (gate_and_up(&gated.op), down(&sum.op));
         let op = Op::GatedExperts { input: rows, chosen, gate_and_up, output: between };
         steps.push(Step { label: gated.label.clone(), op });
         let target = BufferId(buffers.len());
@@ -121,15 +111,17 @@ pub fn others(plan: &Plan) -> Option<Plan> {
         steps.push(Step { label: sum.label.clone(), op });
     }
     let given = |buffer| Input { buffer, source: Source::Part };
-    Some(Plan {
+    let here = |weight: &Weight| Weight { place: WeightPlace::Device, ..weight.clone() };
+    let own = Plan {
         buffers,
-        weights: weights.into_iter().map(|(_, weight)| weight).collect(),
+        weights: plan.weights.iter().map(here).collect(),
         caches: Vec::new(),
         steps,
         inputs: [rows, chosen, shares].map(given).to_vec(),
         goal_outputs: vec![1; outputs.len()],
         outputs,
-    })
+    };
+    Some(own.compacted())
 }
 
 /// Returns the part of a step's cost that the experts aside have: that of another device.

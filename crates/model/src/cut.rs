@@ -69,9 +69,15 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     if border.crossing.iter().chain(inputs).any(is_of_outputs) {
         return None;
     }
-    let first = part(plan, before, first_inputs, border.crossing);
-    let second = part(plan, after, second_inputs, plan.outputs.clone());
-    Some([first, Plan { goal_outputs: plan.goal_outputs.clone(), ..second }])
+    let second = Plan { steps: after, inputs: second_inputs, ..plan.clone() };
+    let first = Plan {
+        steps: before,
+        inputs: first_inputs,
+        outputs: border.crossing,
+        goal_outputs: Vec::new(),
+        ..plan.clone()
+    };
+    Some([first, second].map(Plan::compacted))
 }
 
 /// Returns a Plan of the steps of parts of `whole` one after the other: their work together, for
@@ -85,52 +91,37 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
     let mut parts = parts.into_iter();
     let first = parts.next().expect("a model has at least one part").clone();
     let mut joined = parts.fold(first, |mut joined, next| {
-        let (buffers, weights, caches) =
-            (joined.buffers.len(), joined.weights.len(), joined.caches.len());
-        let weight_of = |id: WeightId| WeightId(id.0 + weights);
+        let mut next = next.clone();
         // What it is given that the parts before have: their outputs, and rows of another Plan.
         let mut handed_over = joined.outputs.iter().copied();
         let mut known: BTreeMap<BufferId, BufferId> = BTreeMap::new();
-        let mut inputs = Vec::new();
-        for input in &next.inputs {
-            let is_same =
-                |given: &BufferId| joined.buffer(*given).name == next.buffer(input.buffer).name;
+        next.inputs.retain(|input| {
+            let name = &next.buffers[input.buffer.0].name;
             let place = match input.source {
                 Source::Part => handed_over.next(),
                 Source::Plan | Source::Picture | Source::State { .. } => {
-                    joined.given().find(is_same)
+                    joined.given().find(|given| joined.buffer(*given).name == *name)
                 }
                 Source::Table { .. } => None,
             };
-            match place {
-                Some(place) => _ = known.insert(input.buffer, place),
-                None => inputs.push(*input),
-            }
-        }
+            known.extend(place.map(|place| (input.buffer, place)));
+            place.is_none()
+        });
         let own = |id: &usize| !known.contains_key(&BufferId(*id));
+        let (buffers, weights, caches) =
+            (joined.buffers.len(), joined.weights.len(), joined.caches.len());
         let buffer_of = |id: BufferId| match known.get(&id) {
             Some(place) => *place,
             None => BufferId(buffers + (0..id.0).filter(own).count()),
         };
-        for input in &mut inputs {
-            input.buffer = buffer_of(input.buffer);
-            if let Source::Table { table, .. } = &mut input.source {
-                *table = weight_of(*table);
-            }
-        }
-        let own_buffers = (0..next.buffers.len()).filter(own).map(|id| next.buffers[id].clone());
-        let own_buffers: Vec<_> = own_buffers.collect();
-        joined.inputs.append(&mut inputs);
-        joined.buffers.extend(own_buffers);
-        joined.weights.extend_from_slice(&next.weights);
-        joined.caches.extend_from_slice(&next.caches);
-        joined.goal_outputs.clone_from(&next.goal_outputs);
-        joined.outputs = next.outputs.iter().map(|id| buffer_of(*id)).collect();
-        joined.steps.extend(next.steps.iter().cloned().map(|mut step| {
-            step.op.rename(&buffer_of);
-            step.op.rebind(&weight_of, &|id| CacheId(id.0 + caches));
-            step
-        }));
+        next.renumber(&buffer_of, &|id| WeightId(id.0 + weights), &|id| CacheId(id.0 + caches));
+        let own_buffers = next.buffers.into_iter().enumerate().filter(|(id, _)| own(id));
+        joined.buffers.extend(own_buffers.map(|(_, buffer)| buffer));
+        joined.inputs.append(&mut next.inputs);
+        joined.weights.append(&mut next.weights);
+        joined.caches.append(&mut next.caches);
+        joined.steps.append(&mut next.steps);
+        (joined.outputs, joined.goal_outputs) = (next.outputs, next.goal_outputs);
         joined
     });
     let place = |name: &str| whole.given().position(|id| whole.buffer(id).name == name);
@@ -215,44 +206,4 @@ fn shares_a_cache(before: &[Step], after: &[Step]) -> bool {
         steps.iter().filter_map(|step| step.op.cache()).collect()
     };
     !caches(before).is_disjoint(&caches(after))
-}
-
-/// Returns a Plan of some steps, with what they need of the whole.
-fn part(
-    plan: &Plan,
-    mut steps: Vec<Step>,
-    mut inputs: Vec<Input>,
-    mut outputs: Vec<BufferId>,
-) -> Plan {
-    let ends = inputs.iter().map(|input| input.buffer).chain(outputs.iter().copied());
-    let mut buffers: BTreeSet<BufferId> = ends.collect();
-    let (mut weights, mut caches) = (BTreeSet::new(), BTreeSet::new());
-    for step in &steps {
-        buffers.extend(step.op.touches());
-        weights.extend(step.op.weights());
-        caches.extend(step.op.cache());
-    }
-    weights.extend(inputs.iter().filter_map(Input::table));
-    let buffer_of = |id| BufferId(buffers.range(..id).count());
-    let weight_of = |id| WeightId(weights.range(..id).count());
-    for step in &mut steps {
-        step.op.rename(&buffer_of);
-        step.op.rebind(&weight_of, &|id| CacheId(caches.range(..id).count()));
-    }
-    for input in &mut inputs {
-        input.buffer = buffer_of(input.buffer);
-        if let Source::Table { table, .. } = &mut input.source {
-            *table = weight_of(*table);
-        }
-    }
-    outputs.iter_mut().for_each(|id| *id = buffer_of(*id));
-    Plan {
-        buffers: buffers.iter().map(|id| plan.buffer(*id).clone()).collect(),
-        weights: weights.iter().map(|id| plan.weight(*id).clone()).collect(),
-        caches: caches.iter().map(|id| plan.cache(*id).clone()).collect(),
-        steps,
-        inputs,
-        outputs,
-        goal_outputs: Vec::new(),
-    }
 }

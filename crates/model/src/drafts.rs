@@ -18,7 +18,7 @@ use crate::config::{AttentionKind, Config, LayerConfig};
 use crate::error::ModelError;
 use crate::layer;
 use crate::names::{self, DRAFT_PREFIX as PREFIX};
-use crate::plan::{BufferId, CacheId, ExpertMatrix, Input, Op, Plan, Source, WeightId};
+use crate::plan::{BufferId, CacheId, ExpertMatrix, Op, Plan};
 
 /// Adds a goal to a Plan that gives logits: one guess for each row, whose input are the token and
 /// the hidden state before it. Its outputs are the logits of the guess and the next hidden state,
@@ -34,13 +34,11 @@ pub(crate) fn with_drafts(
     dtype_of: &dyn Fn(&str) -> trine_weights::DType,
 ) -> Result<Plan, ModelError> {
     let own = draft(&plan, config, assistant, plan.goals(), dtype_of)?;
-    if plan.goal_outputs.is_empty() {
-        plan.goal_outputs.push(plan.outputs.len());
-    }
     let hidden = state_of_logits(&plan);
     plan.outputs.insert(1, hidden);
-    plan.goal_outputs[0] += 1;
-    Ok(append(plan, own))
+    plan.goal_outputs.first_mut().into_iter().for_each(|outputs| *outputs += 1);
+    plan.append(own);
+    Ok(plan)
 }
 
 /// Returns the buffer of which the logits are a product.
@@ -190,33 +188,4 @@ pub(crate) fn alone(assistant: &AssistantConfig) -> Result<Plan, ModelError> {
     }
     let target = target.finish_with(Vec::new());
     draft(&target, &config, assistant, 0, &float)
-}
-
-/// Adds the steps of a Plan that stores nothing as a goal of its own. Both have the same caches.
-fn append(mut plan: Plan, own: Plan) -> Plan {
-    let first = plan.buffers.len();
-    let buffer_of = |id: BufferId| BufferId(first + id.0);
-    plan.buffers.extend(own.buffers);
-    let weights: Vec<WeightId> = own
-        .weights
-        .into_iter()
-        .map(|weight| {
-            let known = plan.weights.iter().position(|other| other.name == weight.name);
-            WeightId(known.unwrap_or_else(|| {
-                plan.weights.push(weight);
-                plan.weights.len() - 1
-            }))
-        })
-        .collect();
-    plan.steps.extend(own.steps.into_iter().map(|mut step| {
-        step.op.rename(&buffer_of);
-        step.op.rebind(&|id| weights[id.0], &|id| id);
-        step
-    }));
-    plan.inputs
-        .extend(own.inputs.iter().map(|input| Input { buffer: buffer_of(input.buffer), ..*input }));
-    plan.goal_outputs.push(own.outputs.len());
-    plan.outputs.extend(own.outputs.into_iter().map(buffer_of));
-    debug_assert!(plan.inputs.iter().any(|input| matches!(input.source, Source::State { .. })));
-    plan
 }

@@ -5,14 +5,14 @@
 //! to the last step that writes a KV cache the two Plans are the same. Combined
 //! they share weights and caches, and a batch says which end its rows are for.
 
-use crate::plan::{Buffer, BufferId, Plan, WeightId};
+use crate::plan::{BufferId, Plan, WeightId};
 
 /// Joins two Plans that begin with the same steps, over the same caches: a Plan
 /// whose goals are those of `first`, and then `second`. Weights are the same if they have one name.
 ///
 /// Returns `None` if the Plans have different inputs or caches, or differ up to the last step that
 /// writes a cache. Both ends may read caches.
-pub fn either(mut first: Plan, second: Plan) -> Option<Plan> {
+pub fn either(mut first: Plan, mut second: Plan) -> Option<Plan> {
     if first.caches != second.caches || first.inputs != second.inputs {
         return None;
     }
@@ -29,42 +29,10 @@ pub fn either(mut first: Plan, second: Plan) -> Option<Plan> {
     if !begins_alike || stores {
         return None;
     }
-    let buffers: Vec<BufferId> =
-        second.buffers.iter().map(|buffer| buffer_of(&mut first, buffer)).collect();
-    let weights: Vec<WeightId> = second
-        .weights
-        .iter()
-        .map(|weight| {
-            let known = first.weights.iter().position(|other| other.name == weight.name);
-            WeightId(known.unwrap_or_else(|| {
-                first.weights.push(weight.clone());
-                first.weights.len() - 1
-            }))
-        })
-        .collect();
-    for step in &second.steps[shared..] {
-        let mut step = step.clone();
-        step.op.rename(&|id| buffers[id.0]);
-        step.op.rebind(&|id| weights[id.0], &|id| id);
-        first.steps.push(step);
-    }
-    first.outputs.extend(second.outputs.iter().map(|id| buffers[id.0]));
-    let of_first = match first.goal_outputs.is_empty() {
-        true => vec![first.outputs.len() - second.outputs.len()],
-        false => std::mem::take(&mut first.goal_outputs),
-    };
-    first.goal_outputs = of_first;
-    first.goal_outputs.push(second.outputs.len());
+    second.steps.drain(..shared);
+    second.inputs.clear();
+    first.append(second);
     Some(first)
-}
-
-/// Returns the buffer of a Plan that equals `buffer`; adds one if there is none.
-fn buffer_of(plan: &mut Plan, buffer: &Buffer) -> BufferId {
-    let known = plan.buffers.iter().position(|other| other == buffer);
-    BufferId(known.unwrap_or_else(|| {
-        plan.buffers.push(buffer.clone());
-        plan.buffers.len() - 1
-    }))
 }
 
 #[cfg(test)]
@@ -74,7 +42,7 @@ mod tests {
     use super::*;
     use crate::config::Rope;
     use crate::plan::{
-        Cache, CacheId, Heads, Input, Op, Product, Rows, Source, Step, Weight, WeightKind,
+        Buffer, Cache, CacheId, Heads, Input, Op, Product, Rows, Source, Step, Weight, WeightKind,
         WeightPlace,
     };
 

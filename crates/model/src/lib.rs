@@ -48,6 +48,7 @@ mod operands;
 mod per_layer;
 mod plan;
 mod print;
+mod renumber;
 mod scratch;
 mod siglip;
 mod soft;

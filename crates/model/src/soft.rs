@@ -24,9 +24,7 @@ pub(crate) fn with_soft_rows(mut plan: Plan) -> Plan {
     // Beside the stream, so that Plans that begin alike still do.
     let source = BufferId(target.0 + 1);
     let moved = |id: BufferId| if id >= source { BufferId(id.0 + 1) } else { id };
-    plan.steps.iter_mut().for_each(|step| step.op.rename(&moved));
-    plan.outputs.iter_mut().for_each(|id| *id = moved(*id));
-    plan.inputs.iter_mut().for_each(|input| input.buffer = moved(input.buffer));
+    plan.renumber(&moved, &|id| id, &|id| id);
     let soft = Buffer { name: SOFT_ROWS.to_owned(), rows: Rows::Soft, columns };
     plan.buffers.insert(source.0, soft);
     plan.inputs.push(Input { buffer: source, source: Source::Plan });
