@@ -4,7 +4,7 @@ use crate::common::random::{Random, model_of_layers, traffic};
 use crate::common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice};
-use trine_model::{KvType, names};
+use trine_model::{Ends, KvType, names};
 use trine_weights::DType;
 
 const GOLDENS: [&str; 14] = [
@@ -42,7 +42,7 @@ fn they_are_what_the_golden_logits_are_made_of() {
 fn the_plan_has_no_output_matrix_and_works_on_every_token() {
     for name in GOLDENS {
         let model = Golden::load(name).model;
-        let (plan, whole) = (model.hidden_states_plan(), model.plan());
+        let (plan, whole) = (model.plan_for(Ends::STATES), model.plan());
         assert_eq!((plan.layers(), &plan.caches), (whole.layers(), &whole.caches));
         assert!(plan.steps.iter().all(|step| plan.rows(&step.op) == trine_model::Rows::Tokens));
         assert!(plan.weights.iter().all(|weight| weight.name != names::OUTPUT));
@@ -59,7 +59,7 @@ fn two_devices_give_what_one_gives() {
         let mut random = Random(seed);
         let dtype = random.pick(&[DType::F32, DType::Q8_0, DType::Q4_0]);
         let model = model_of_layers(&mut random, dtype, folder.path());
-        let plan = model.hidden_states_plan();
+        let plan = model.plan_for(Ends::STATES);
         let whole = traffic(&ReferenceDevice::new(), &model, plan.clone(), KvType::F16, seed);
         for layers in 0..=plan.layers() {
             let both =

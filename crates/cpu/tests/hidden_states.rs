@@ -8,7 +8,7 @@ use trine_backend::Device;
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
-use trine_model::KvType;
+use trine_model::{Ends, KvType};
 use trine_weights::DType;
 
 /// The bounds of `goldens.rs`.
@@ -62,7 +62,7 @@ fn random_models_give_the_references_states() {
             0 => gemma3n(&mut random, dtype, folder.path()),
             _ => model(&mut random, dtype, folder.path()),
         };
-        let plan = model.hidden_states_plan();
+        let plan = model.plan_for(Ends::STATES);
         let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), KvType::F32, seed);
         let device = CpuDevice::new(Some(3), None).unwrap();
         let found = traffic(&device, &model, plan, KvType::F32, seed);

@@ -9,7 +9,7 @@ use crate::common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BULK_ROWS, Batch, Device, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Model, Op, Width};
+use trine_model::{Ends, KvType, Model, Op, Width};
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit, where all is computed with the
@@ -115,7 +115,7 @@ fn rows_of_both_kinds_share_a_step() {
             let width = Width { tokens: 7, outputs: 7 };
             let options =
                 ProgramOptions { width, kv: KvType::F32, context: 16, sequences: 2, blocks: 2 };
-            let plan = model.hidden_states_plan();
+            let plan = model.plan_for(Ends::STATES);
             let mut program = device.load_plan(&model, plan, &options).unwrap();
             let batch = Batch {
                 tokens: &[1, 2, 3, 4, 5, 6, 7],

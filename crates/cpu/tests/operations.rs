@@ -17,7 +17,7 @@ use trine_backend::{BLOCK, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::lend::lend;
-use trine_model::{KvType, Op, Rows, Step, WeightPlace, Width, gather};
+use trine_model::{Ends, KvType, Op, Rows, Step, WeightPlace, Width, gather};
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit.
@@ -232,7 +232,11 @@ fn the_forecast_is_what_a_program_takes() {
                     blocks: 17,
                 };
                 for model in [&model, &streams, &experts] {
-                    for plan in [model.plan(), model.base_plan(), model.plan_with_states()] {
+                    for plan in [
+                        model.plan(),
+                        model.base_plan(),
+                        model.plan_for(Ends { states: true, ..Ends::LOGITS }),
+                    ] {
                         let program = device.load_plan(model, plan.clone(), &options).unwrap();
                         assert_eq!(device.forecast(&plan, &options), program.memory(), "{isa:?}");
                     }

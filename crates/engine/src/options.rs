@@ -2,7 +2,7 @@
 
 use trine_backend::placement::{Bounds, CONTEXT_USUAL};
 use trine_backend::{BLOCK, Demand};
-use trine_model::{KvType, Model, Plan};
+use trine_model::{Ends, KvType, Model, Plan};
 
 use crate::error::EngineError;
 
@@ -60,11 +60,8 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// Returns the Plan of a model with the outputs that these options ask for.
     pub fn plan(&self, model: &Model) -> Plan {
-        match (model.assistant(), self.embeds) {
-            (Some(_), embeds) => model.plan_with_drafts(embeds),
-            (None, true) => model.plan_with_states(),
-            (None, false) => model.plan(),
-        }
+        let drafts = model.assistant().is_some();
+        model.plan_for(Ends { logits: true, states: self.embeds, drafts })
     }
 
     /// Returns the demand on placement for a model, with steps that are wide enough for its

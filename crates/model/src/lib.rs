@@ -68,7 +68,7 @@ pub use cost::{Cost, KvType, Workload};
 pub use either::either;
 pub use error::ModelError;
 pub use judge::{check_kind, judge, judge_tower};
-pub use model::{Model, base_plan};
+pub use model::{Ends, Model, base_plan};
 pub use plan::{
     Buffer, BufferId, Cache, CacheId, ExpertMatrix, Heads, Input, Op, Plan, Product, Routes, Rows,
     Source, Step, Stream, TERMS_MAX, Term, Weight, WeightId, WeightKind, WeightPlace,

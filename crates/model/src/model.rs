@@ -41,6 +41,28 @@ pub struct Model {
     norm_offset: f32,
 }
 
+/// What a Plan of a model ends with: a goal for each, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// The logits of the wanted rows, for generating.
+    pub logits: bool,
+    /// The hidden states after the final norm, (tokens, hidden), for embeddings. They need no
+    /// output matrix.
+    pub states: bool,
+    /// One guess of the model that guesses for it ([`drafts`](mod@crate::drafts)). Without logits
+    /// it is what a guess costs: a Plan of its own, over the caches of the others.
+    pub drafts: bool,
+}
+
+impl Ends {
+    /// Logits only.
+    pub const LOGITS: Self = Self { logits: true, states: false, drafts: false };
+    /// Hidden states only.
+    pub const STATES: Self = Self { logits: false, states: true, drafts: false };
+    /// Guesses only.
+    pub const DRAFTS: Self = Self { logits: false, states: false, drafts: true };
+}
+
 impl Model {
     /// Opens a model from a GGUF file, a safetensors file or a Hugging Face folder.
     ///
@@ -145,14 +167,39 @@ impl Model {
         self.stored(self.with_soft_rows(plan))
     }
 
-    /// Returns the forward pass that devices run: narrowed to the wanted rows, then fused.
+    /// Returns the forward pass that devices run for texts: that of [`Ends::LOGITS`].
     pub fn plan(&self) -> Plan {
-        fusion::fuse(narrow::narrow(self.base_plan()))
+        self.plan_for(Ends::LOGITS)
     }
 
-    /// Returns the forward pass that devices run for embeddings of texts: it ends with the hidden
-    /// states after the final norm, (tokens, hidden), and has no output matrix.
-    pub fn hidden_states_plan(&self) -> Plan {
+    /// Returns the forward pass that devices run for some ends: narrowed to the rows whose logits
+    /// are wanted, and fused.
+    ///
+    /// # Panics
+    /// Panics if there is no end, if hidden states and drafts have no logits between them, or if no
+    /// model guesses for it and drafts are asked for.
+    pub fn plan_for(&self, Ends { logits, states, drafts }: Ends) -> Plan {
+        assert!(logits || states != drafts, "a Plan ends with logits, or in one other way");
+        let of_text = || fusion::fuse(narrow::narrow(self.base_plan()));
+        let plan = match (logits, states) {
+            (true, true) => either(of_text(), self.states_plan())
+                .expect("a family's two Plans are the same up to the last write of a cache"),
+            (false, true) => self.states_plan(),
+            (_, false) => of_text(),
+        };
+        if !drafts {
+            return plan;
+        }
+        let assistant = self.assistant.as_ref().expect("the model was given a draft").config();
+        let dtype_of = |name: &str| self.dtype(name);
+        let plan = match logits {
+            true => drafts::with_drafts(plan, &self.config, assistant, &dtype_of),
+            false => drafts::draft(&plan, &self.config, assistant, 0, &dtype_of),
+        };
+        self.stored(plan.expect("both were compared when the draft was given"))
+    }
+
+    fn states_plan(&self) -> Plan {
         let dtype_of = |name: &str| self.dtype(name);
         let plan = match self.config.family {
             Family::Gemma3 => gemma3::hidden_states(&self.config, &dtype_of),
@@ -160,13 +207,6 @@ impl Model {
             Family::Gemma4(own) => gemma4::hidden_states(&self.config, own, &dtype_of),
         };
         fusion::fuse(self.stored(self.with_soft_rows(plan)))
-    }
-
-    /// Returns the forward pass of devices that generate and embed: [`Model::plan`] and
-    /// [`Model::hidden_states_plan`] as alternatives, in this order.
-    pub fn plan_with_states(&self) -> Plan {
-        let joined = either(self.plan(), self.hidden_states_plan());
-        joined.expect("a family's two Plans are the same up to the last write of a cache")
     }
 
     /// Returns the same model with another one that guesses for it, from its caches and hidden
@@ -194,31 +234,6 @@ impl Model {
     /// Returns the model that guesses for it.
     pub fn assistant(&self) -> Option<&Assistant> {
         self.assistant.as_ref()
-    }
-
-    /// Returns [`Model::plan`], or with `states` [`Model::plan_with_states`], with a goal more: one
-    /// guess of the model that guesses for it ([`drafts`](mod@crate::drafts)).
-    ///
-    /// # Panics
-    /// Panics if there is none.
-    pub fn plan_with_drafts(&self, states: bool) -> Plan {
-        let assistant = self.assistant.as_ref().expect("the model was given a draft");
-        let dtype_of = |name: &str| self.dtype(name);
-        let plan = if states { self.plan_with_states() } else { self.plan() };
-        let plan = drafts::with_drafts(plan, &self.config, assistant.config(), &dtype_of);
-        self.stored(plan.expect("both were compared when the draft was given"))
-    }
-
-    /// Returns what a step runs for the goal of [`Model::plan_with_drafts`], as a Plan of its own
-    /// over the caches of [`Model::plan`]: what a guess costs.
-    ///
-    /// # Panics
-    /// Panics if no model guesses for it.
-    pub fn guess_plan(&self) -> Plan {
-        let assistant = self.assistant.as_ref().expect("the model was given a draft");
-        let dtype_of = |name: &str| self.dtype(name);
-        let plan = drafts::draft(&self.plan(), &self.config, assistant.config(), 0, &dtype_of);
-        self.stored(plan.expect("both were compared when the draft was given"))
     }
 
     /// Returns the same model with a tower that makes rows of pictures for it.

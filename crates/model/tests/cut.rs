@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use trine_model::{
-    KvType, Model, Op, Plan, Rows, Scratch, Source, Width, Workload, cut, fusion, narrow,
+    Ends, KvType, Model, Op, Plan, Rows, Scratch, Source, Width, Workload, cut, fusion, narrow,
 };
 
 fn golden(name: &str) -> Model {
@@ -96,7 +96,7 @@ fn joined_parts_do_what_the_whole_does() {
 #[test]
 fn joined_parts_cost_what_the_whole_does() {
     let model = golden("gemma3-a");
-    let plan = model.plan_with_states();
+    let plan = model.plan_for(Ends { states: true, ..Ends::LOGITS });
     let workload = Workload::decode(3, 5, KvType::F16);
     assert_eq!(plan.goals(), 2);
     // The last layer attends in both ends, for the wanted rows and for all.
@@ -112,7 +112,10 @@ fn joined_parts_cost_what_the_whole_does() {
         }
     }
     let shared = golden("gemma3n-a");
-    assert_eq!(shared.plan_with_states().layers(), shared.plan().layers());
+    assert_eq!(
+        shared.plan_for(Ends { states: true, ..Ends::LOGITS }).layers(),
+        shared.plan().layers()
+    );
     let [first, rest] = cut::cut(&plan, 1).unwrap();
     if let Some([second, third]) = cut::cut(&rest, 1) {
         let whole = cut::join(&plan, [&first, &second, &third]);

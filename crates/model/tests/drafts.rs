@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use trine_model::cut::cut;
-use trine_model::{Assistant, KvType, Model, Op, Step, Workload};
+use trine_model::{Assistant, Ends, KvType, Model, Op, Step, Workload};
 use trine_weights::DType;
 
 fn goldens() -> PathBuf {
@@ -15,7 +15,7 @@ fn drafts_belong_to_one_model_on_one_device() {
     let open = |name: &str| Model::open(&goldens().join(name)).unwrap();
     let draft = |name: &str| Assistant::open(&goldens().join(name).join("assistant")).unwrap();
     let model = open("gemma4-dense").with_assistant(draft("gemma4-dense")).unwrap();
-    let plan = model.plan_with_drafts(true);
+    let plan = model.plan_for(Ends { logits: true, states: true, drafts: true });
     assert_eq!((plan.goals(), plan.draft_goal()), (3, Some(2)));
     assert_eq!([0, 1, 2].map(|goal| plan.outputs_for(goal)), [0..2, 2..3, 3..5]);
     let stores = |goal: usize| {
@@ -44,7 +44,7 @@ fn a_guess_reads_the_clusters_that_it_searches() {
         Model::open(&goldens().join(name)).unwrap().with_assistant(draft).unwrap()
     };
     let model = with_draft("gemma4-e");
-    let plan = model.guess_plan();
+    let plan = model.plan_for(Ends::DRAFTS);
     let searches = |step: &&Step| matches!(step.op, Op::Search { .. });
     let search = plan.steps.iter().find(searches).unwrap();
     let Op::Search { routes, clusters, tokens, output, .. } = search.op else { unreachable!() };
@@ -71,6 +71,6 @@ fn a_guess_reads_the_clusters_that_it_searches() {
     let moved = numbers.iter().enumerate().filter(|(at, token)| *at != **token as usize);
     assert!(moved.count() > 400);
 
-    let plan = with_draft("gemma4-dense").guess_plan();
+    let plan = with_draft("gemma4-dense").plan_for(Ends::DRAFTS);
     assert!(!plan.steps.iter().any(|step| searches(&step)));
 }

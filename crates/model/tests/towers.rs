@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::tower_files::{damaged, golden, parts, write};
 use serde_json::{Value as Json, json};
-use trine_model::{KvType, Model, Op, Pixels, Plan, Rows, Tower, Workload};
+use trine_model::{Ends, KvType, Model, Op, Pixels, Plan, Rows, Tower, Workload};
 use trine_weights::gguf::{Array, Value};
 use trine_weights::{Checkpoint, DType, Tensor};
 
@@ -98,11 +98,15 @@ fn attention_is_counted_with_all_rows_of_a_picture_and_with_earlier_ones_of_a_te
 fn only_a_model_with_a_tower_takes_soft_rows() {
     let plain = Model::open(&golden(FOLDER)).unwrap();
     let insert = |op: &Op| matches!(op, Op::Insert { .. });
-    for plan in [plain.plan(), plain.hidden_states_plan()] {
+    for plan in [plain.plan(), plain.plan_for(Ends::STATES)] {
         assert!(plan.inputs.is_empty() && !plan.steps.iter().any(|step| insert(&step.op)));
     }
     let model = model(FOLDER, FOLDER);
-    for plan in [model.plan(), model.hidden_states_plan(), model.plan_with_states()] {
+    for plan in [
+        model.plan(),
+        model.plan_for(Ends::STATES),
+        model.plan_for(Ends { states: true, ..Ends::LOGITS }),
+    ] {
         let [input] = plan.inputs[..] else { panic!("{plan}") };
         assert_eq!(plan.buffer(input.buffer).rows, Rows::Soft);
         assert_eq!(plan.steps.iter().position(|step| insert(&step.op)), Some(1), "{plan}");

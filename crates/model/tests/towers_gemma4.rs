@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::tower_files::{damaged, golden, parts, write};
 use serde_json::{Value as Json, json};
-use trine_model::{Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
+use trine_model::{Ends, Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
 use trine_weights::gguf::{Array, Metadata as GgufMetadata, Value};
 use trine_weights::{DType, Tensor};
 
@@ -71,7 +71,7 @@ fn attention_of_the_text_model_says_what_it_sees() {
     let expected = [[false; 4], [true, false, true, false], [true, false, true, false]];
     for (name, expected) in NAMES.into_iter().zip(expected) {
         let model = model(name, &golden(name));
-        for plan in [model.plan(), model.plan_with_states()] {
+        for plan in [model.plan(), model.plan_for(Ends { states: true, ..Ends::LOGITS })] {
             let sees = |step: &trine_model::Step| match step.op {
                 Op::Attend { sees_ahead, .. } => Some(sees_ahead),
                 _ => None,

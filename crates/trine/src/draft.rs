@@ -499,7 +499,7 @@ fn check_tokens(draft: (&str, &Tokenizer), model: (&str, &Tokenizer)) -> Result<
 #[cfg(test)]
 mod tests {
     use trine_backend::{DeviceMemory, MemoryKind, ProgramOptions, Share};
-    use trine_model::Width;
+    use trine_model::{Ends, Width};
 
     use super::*;
 
@@ -552,7 +552,7 @@ mod tests {
         let width = Width { tokens: 1, outputs: 1 };
         let options =
             ProgramOptions { width, kv: KvType::F16, context: 1, sequences: 1, blocks: 1 };
-        let plan = attached.model.plan_with_drafts(false);
+        let plan = attached.model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
         let mut facts = Facts::new("its device".to_owned(), plan, options);
         let found = |facts: &Facts| {
             let reading = attached.draft.clone().map(|draft| (draft, true));

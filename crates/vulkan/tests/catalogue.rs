@@ -10,7 +10,7 @@ use crate::common::pictures::{TWINS, open_golden};
 use crate::common::random::{Draft, Random, Sizes};
 use crate::common::{Golden, folder};
 use trine_backend::{BULK_ROWS, Device, ProgramOptions};
-use trine_model::{Assistant, KvType, Model, Plan, Width};
+use trine_model::{Assistant, Ends, KvType, Model, Plan, Width};
 use trine_vulkan::capabilities::presets::radeon_780m;
 use trine_vulkan::testing::{choice, own_device};
 use trine_vulkan::{Tuning, TuningMode, VulkanDevice};
@@ -72,7 +72,7 @@ fn a_description_names_the_kernels_of_a_program() {
     }
     let draft = Assistant::open(&folder("gemma4-e").join("assistant")).unwrap();
     let model = Golden::load("gemma4-e").model.with_assistant(draft).unwrap();
-    let plan = model.plan_with_drafts(false);
+    let plan = model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
     compare(&own_device(), (&model, plan), &options(9, 3, KvType::F16), false);
 }
 
@@ -106,7 +106,12 @@ fn a_description_names_the_kernels_of_a_program_on_a_radeon_780m() {
     compare(&device, (&tower, tower.tower_plan(false)), &picture, false);
     let n = Golden::load("gguf/gemma3n").model;
     let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap();
-    compare(&device, (&n, n.plan_with_states()), &options(128, 4, KvType::Int8), false);
+    compare(
+        &device,
+        (&n, n.plan_for(Ends { states: true, ..Ends::LOGITS })),
+        &options(128, 4, KvType::Int8),
+        false,
+    );
     let partner = Arc::new(Plain::new(4, 0.0, Failure::Never));
     let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap().with_partner(partner);
     let model = Draft::new(&mut Random(4), SIZES, &[DType::Q4_0]).open(folder.path());
@@ -119,7 +124,12 @@ fn a_description_knows_what_other_ways_of_loading_change() {
     let options = options(6, 2, KvType::F16);
     let invariant = own_device().batch_invariant();
     compare(&invariant, (&model, model.plan()), &options, false);
-    compare(&own_device(), (&model, model.plan_with_states()), &options, false);
+    compare(
+        &own_device(),
+        (&model, model.plan_for(Ends { states: true, ..Ends::LOGITS })),
+        &options,
+        false,
+    );
 }
 
 #[test]

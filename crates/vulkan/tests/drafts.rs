@@ -8,7 +8,7 @@ use crate::common::{Golden, bits, folder, largest};
 use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, Results, SERIES_MAX, SequenceView,
 };
-use trine_model::{Assistant, KvType, Model, Width};
+use trine_model::{Assistant, Ends, KvType, Model, Width};
 use trine_vulkan::testing::{device, own_device};
 use trine_vulkan::{Injected, VulkanDevice};
 
@@ -91,7 +91,7 @@ struct Runner {
 
 impl Runner {
     fn new(device: &dyn Device, model: &Model) -> Self {
-        let plan = model.plan_with_drafts(false);
+        let plan = model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
         let goal = plan.draft_goal().unwrap();
         let first = plan.outputs_for(goal).start;
         let outputs = [first, first + 1];

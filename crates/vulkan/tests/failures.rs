@@ -7,7 +7,7 @@ use trine_backend::{
     SequenceView,
 };
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Width, cut};
+use trine_model::{Ends, KvType, Width, cut};
 use trine_vulkan::testing::own_device;
 use trine_vulkan::{Injected, VulkanDevice};
 
@@ -124,7 +124,7 @@ fn a_step_of_gathered_rows_is_done_again() {
     let one = Batch { tokens: &[5], positions: &[0], sequence_of: &[0], ..BATCH };
     for batch in [one, BATCH].map(|batch| Batch { outputs: &[], ..batch }) {
         let device = own_device();
-        let plan = model.hidden_states_plan();
+        let plan = model.plan_for(Ends::STATES);
         let mut program = device.load_plan(&model, plan, &OPTIONS).unwrap();
         assert_eq!(program.facts().plan.inputs.len(), 1, "nothing multiplies the table");
         let before = program.run(&batch).unwrap().to_vec();

@@ -11,7 +11,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Program, ProgramOptions, SequenceView,
 };
-use trine_model::{KvType, Model, Width};
+use trine_model::{Ends, KvType, Model, Width};
 use trine_vulkan::Injected;
 use trine_vulkan::testing::{own_device, takes};
 use trine_weights::DType;
@@ -173,10 +173,10 @@ fn rows_of_both_kinds_share_a_step() {
             let load = |offset| {
                 let partner = Arc::new(Plain::new(eighths, offset, Failure::Never));
                 let device = device.clone().with_partner(partner.clone());
-                let plan = model.hidden_states_plan();
+                let plan = model.plan_for(Ends::STATES);
                 (device.load_plan(model, plan, &options(192, 2)).unwrap(), partner)
             };
-            let plan = model.hidden_states_plan();
+            let plan = model.plan_for(Ends::STATES);
             let mut alone = device.load_plan(model, plan, &options(192, 2)).unwrap();
             let ((mut plain, partner), (mut shifted, _)) = (load(0.0), load(0.5));
             for (exact, bulk) in [(1, 70), (8, 90), (9, 60), (64, 100), (64, 1)] {
@@ -242,7 +242,7 @@ fn a_stopped_step_leaves_everything_ready() {
         let partner = Arc::new(Plain::new(3, 0.0, Failure::Never));
         let device = own_device();
         let beside = device.clone().with_partner(partner.clone());
-        let program = beside.load_plan(model, model.hidden_states_plan(), &options(ROWS, 1));
+        let program = beside.load_plan(model, model.plan_for(Ends::STATES), &options(ROWS, 1));
         (device, program.unwrap(), partner)
     };
     let run = |program: &mut dyn Program| -> Result<Vec<f32>, BackendError> {

@@ -6,7 +6,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, Batch, Device, Facts, ProgramOptions, SequenceView};
-use trine_model::{Assistant, KvType, Model, Width};
+use trine_model::{Assistant, Ends, KvType, Model, Width};
 use trine_weights::{DType, SafetensorsFile};
 
 use super::random::Random;
@@ -244,7 +244,9 @@ impl Sequence {
             sequences: 1,
             blocks,
         };
-        let program = device.load_plan(model, model.plan_with_drafts(false), &options).unwrap();
+        let program = device
+            .load_plan(model, model.plan_for(Ends { drafts: true, ..Ends::LOGITS }), &options)
+            .unwrap();
         Self { program, blocks: (0..blocks as u32).rev().collect(), length: 0 }
     }
 

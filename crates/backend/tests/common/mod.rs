@@ -10,7 +10,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Facts, Program, ProgramOptions, SequenceView,
 };
-use trine_model::{KvType, Model, Plan, Rows, Width, names};
+use trine_model::{Ends, KvType, Model, Plan, Rows, Width, names};
 use trine_weights::blocks;
 
 pub mod aside;
@@ -194,7 +194,7 @@ pub fn hidden_states(
     chunk: usize,
     kv: KvType,
 ) -> Vec<f32> {
-    let (plan, width) = (model.hidden_states_plan(), Width { tokens: chunk, outputs: 0 });
+    let (plan, width) = (model.plan_for(Ends::STATES), Width { tokens: chunk, outputs: 0 });
     let mut sequence = OneSequence::of(device, model, plan, ids.len(), width, kv);
     ids.chunks(chunk).flat_map(|piece| sequence.extend(piece)).collect()
 }
@@ -210,7 +210,7 @@ pub fn alternatives(device: &dyn Device, model: &Model, ids: &[u32], kv: KvType)
         hidden_states(&reference, model, ids, widest, kv),
     ];
     let width = Width { tokens: widest, outputs: widest };
-    let plan = model.plan_with_states();
+    let plan = model.plan_for(Ends { states: true, ..Ends::LOGITS });
     let columns = [0, 1].map(|goal| plan.output(goal).columns);
     let mut worst = [0.0; 2];
     for first_goal in [0, 1] {

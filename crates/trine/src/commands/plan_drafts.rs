@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 use trine_backend::Memory;
-use trine_model::{KvType, Model, Plan, Weight, Workload, names};
+use trine_model::{Ends, KvType, Model, Plan, Weight, Workload, names};
 
 use crate::draft::Draft;
 use crate::forecast::{Passes, Work};
@@ -49,14 +49,14 @@ impl Guessing {
             });
         }
         let (source, own) = reading.zip(model.assistant())?;
-        let joined = model.plan_with_drafts(false);
+        let joined = model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
         let weights = joined.weights.iter();
         let is_own = |weight: &&Weight| weight.name.starts_with(names::DRAFT_PREFIX);
         Some(Self {
             name: source.name(),
             layers: own.config().config.layers.len(),
             formats: formats_of(weights.filter(is_own)),
-            guess: model.guess_plan(),
+            guess: model.plan_for(Ends::DRAFTS),
             most: None,
             joined: Some(joined),
         })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trine_model::{Assistant, ExpertsConfig, Gates, Gemma4Config, Model};
+use trine_model::{Assistant, Ends, ExpertsConfig, Gates, Gemma4Config, Model};
 
 use super::super::super::experts::ExpertsWork;
 use super::*;
@@ -166,7 +166,7 @@ fn launches_that_search_clusters() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/gemma4-e");
     let draft = Assistant::open(&golden.join("assistant")).unwrap();
     let model = Model::open(&golden).unwrap().with_assistant(draft).unwrap();
-    let plan = model.plan_with_drafts(false);
+    let plan = model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
     check(&plan, &h200()).unwrap();
     let goal = plan.draft_goal().unwrap();
     for (rows, sorts) in [(1, &[][..]), (3, &["sort by expert"])] {
