@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::calling::{Calling, Offered, arguments};
 use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, Code, Dialect, shown};
-use crate::flow::{self, Prepared};
+use crate::flow::{self, Talking};
 use crate::generate::{Piece, Reason, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
@@ -23,7 +23,6 @@ use crate::models::Lease;
 use crate::open::{Sees, open};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
 use crate::parts::{self, Given};
-use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
@@ -37,23 +36,6 @@ pub(crate) const UNSUPPORTED: [Unsupported; 2] =
 
 /// The signature of a block of thoughts. Clients want one and send it back; nothing depends on it.
 const SIGNATURE: &str = "trine";
-
-/// What a request asks for.
-struct Asked {
-    parameters: ParameterFields,
-    conversation: Conversation,
-    streams: bool,
-}
-
-impl Pictured for Asked {
-    fn pictures(&mut self) -> Option<&mut Sent> {
-        self.conversation.pictures()
-    }
-
-    fn check(&self, lease: &Lease) -> Result<(), ApiError> {
-        self.conversation.check(&self.parameters, lease)
-    }
-}
 
 /// Answers a conversation.
 pub(crate) async fn handle(
@@ -96,7 +78,7 @@ fn check_thread(fields: Fields<'_>) -> Result<(), ApiError> {
     Err(error.with_details(details))
 }
 
-fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
     check_thread(fields)?;
     let streams = fields.boolean("stream")?.unwrap_or(false);
     refuse(fields, &UNSUPPORTED)?;
@@ -108,25 +90,14 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     parameters.stops = read_stops(fields, "stop_sequences")?;
     parameters.structure = Structure::of_message(fields)?;
     let conversation = conversation(fields, rendering(fields)?)?;
-    Ok(Asked { parameters, conversation, streams })
-}
-
-impl flow::Asked for Asked {
-    type Writer = Events;
-
-    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Events>, ApiError> {
-        let mut parameters = self.parameters.over(lease)?;
-        let ids = self.conversation.prompt(&mut parameters, lease)?;
-        let writer = Events {
-            id: random_id("msg_"),
-            model: Arc::clone(&lease.name),
-            prompt_tokens: ids.len(),
-            blocks: 0,
-            opened: None,
-        };
-        let asks = vec![parameters.ask(ids, None, lease)];
-        Ok(Prepared { asks, streams: self.streams, writer })
-    }
+    let writer = |ids: Vec<u32>, _: &ParameterFields, lease: &Arc<Lease>| Events {
+        id: random_id("msg_"),
+        model: Arc::clone(&lease.name),
+        prompt_tokens: ids.len(),
+        blocks: 0,
+        opened: None,
+    };
+    Ok(Talking { parameters, conversation, logprobs: None, streams, writer: Box::new(writer) })
 }
 
 /// Reads the tools and their choice. Tools that Anthropic's servers run, or know without a schema,

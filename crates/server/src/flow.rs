@@ -8,12 +8,14 @@ use axum::http::{Request, Response};
 
 use crate::app::App;
 use crate::body::{Held, Received, receive};
+use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generate::{Ask, Choices, Whole, WholeRoom, collect};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Named};
 use crate::open::{Sees, open_named};
-use crate::pictures::Pictured;
+use crate::parameters::ParameterFields;
+use crate::pictures::{Pictured, Sent};
 use crate::stream::{Writer, respond};
 use crate::written::{json_of, push_json};
 
@@ -36,6 +38,42 @@ pub(crate) struct Prepared<W> {
     /// Whether the answer is sent while it is written.
     pub(crate) streams: bool,
     pub(crate) writer: W,
+}
+
+/// Makes what writes the answer to a prompt of these token ids.
+type MakeWriter<W> = Box<dyn FnOnce(Vec<u32>, &ParameterFields, &Arc<Lease>) -> W + Send>;
+
+/// A request for answers in a conversation.
+pub(crate) struct Talking<W> {
+    pub(crate) parameters: ParameterFields,
+    pub(crate) conversation: Conversation,
+    /// How many alternatives are told with the log-probability of each token, if it is told.
+    pub(crate) logprobs: Option<usize>,
+    /// Whether the answer is sent while it is written.
+    pub(crate) streams: bool,
+    pub(crate) writer: MakeWriter<W>,
+}
+
+impl<W> Pictured for Talking<W> {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        self.conversation.pictures()
+    }
+
+    fn check(&self, lease: &Lease) -> Result<(), ApiError> {
+        self.conversation.check(&self.parameters, lease)
+    }
+}
+
+impl<W: Writer + 'static> Asked for Talking<W> {
+    type Writer = W;
+
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<W>, ApiError> {
+        let mut parameters = self.parameters.over(lease)?;
+        let ids = self.conversation.prompt(&mut parameters, lease)?;
+        let asks = parameters.asks(&ids, self.logprobs, lease);
+        let writer = (self.writer)(ids, &parameters.fields, lease);
+        Ok(Prepared { asks, streams: self.streams, writer })
+    }
 }
 
 /// Answers a request for texts whose fields `read` reads.

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::clock::unix_seconds;
 use crate::conversation::Conversation;
 use crate::error::{ApiError, Dialect};
-use crate::flow::{self, Prepared};
+use crate::flow::{self, Talking};
 use crate::generate::{Ended, Piece, Reason, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
@@ -23,7 +23,6 @@ use crate::models::Lease;
 use crate::open::{Sees, open};
 use crate::openai;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX};
-use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
@@ -48,26 +47,6 @@ pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
 ];
 /// What `include` may not ask for; its other values are about things that no answer has.
 const LOGPROBS: &str = "message.output_text.logprobs";
-
-/// What a request asks for.
-struct Asked {
-    parameters: ParameterFields,
-    conversation: Conversation,
-    streams: bool,
-    spaces: Spaces,
-    /// Fields that the answer repeats.
-    echoed: Map<String, Value>,
-}
-
-impl Pictured for Asked {
-    fn pictures(&mut self) -> Option<&mut Sent> {
-        self.conversation.pictures()
-    }
-
-    fn check(&self, lease: &Lease) -> Result<(), ApiError> {
-        self.conversation.check(&self.parameters, lease)
-    }
-}
 
 /// Answers a conversation.
 pub(crate) async fn handle(
@@ -95,7 +74,7 @@ fn conversation(fields: Fields<'_>) -> Result<(Conversation, Spaces), ApiError> 
     Ok((input::conversation(fields, calling)?, spaces))
 }
 
-fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
     let streams = fields.boolean("stream")?.unwrap_or(false);
     refuse(fields, &UNSUPPORTED)?;
     if fields.list("include")?.is_some_and(|wanted| wanted.iter().any(|item| item == LOGPROBS)) {
@@ -110,16 +89,8 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     parameters.structure = Structure::of_response(fields, input::updated_format(fields))?;
     openai::check_store(fields);
     let (conversation, spaces) = conversation(fields)?;
-    Ok(Asked { parameters, conversation, streams, spaces, echoed: echoed(fields) })
-}
-
-impl flow::Asked for Asked {
-    type Writer = Events;
-
-    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Events>, ApiError> {
-        let Self { parameters, conversation, streams, spaces, echoed } = self;
-        let mut parameters = parameters.over(lease)?;
-        let ids = conversation.prompt(&mut parameters, lease)?;
+    let echoed = echoed(fields);
+    let writer = |ids: Vec<u32>, _: &ParameterFields, lease: &Arc<Lease>| {
         let answer = Answer {
             id: random_id("resp_"),
             created: unix_seconds(),
@@ -128,10 +99,9 @@ impl flow::Asked for Asked {
             echoed,
             spaces,
         };
-        let writer = Events { answer, sequence: 0, items: Vec::new(), text: None, thought: None };
-        let asks = vec![parameters.ask(ids, None, lease)];
-        Ok(Prepared { asks, streams, writer })
-    }
+        Events { answer, sequence: 0, items: Vec::new(), text: None, thought: None }
+    };
+    Ok(Talking { parameters, conversation, logprobs: None, streams, writer: Box::new(writer) })
 }
 
 /// Returns the fields of the request that a response repeats.

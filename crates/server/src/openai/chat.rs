@@ -15,35 +15,16 @@ use crate::calling::openai_call;
 use crate::clock::unix_seconds;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
-use crate::flow::{self, Prepared};
+use crate::flow::{self, Talking};
 use crate::generate::{Ended, Piece, TokenText, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
 use crate::open::{Sees, open};
 use crate::parameters::{ParameterFields, Penalties, read_chat_logprobs};
-use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::warnings::note;
-
-/// What a request asks for.
-struct Asked {
-    parameters: ParameterFields,
-    conversation: Conversation,
-    logprobs: Option<usize>,
-    streaming: Streaming,
-}
-
-impl Pictured for Asked {
-    fn pictures(&mut self) -> Option<&mut Sent> {
-        self.conversation.pictures()
-    }
-
-    fn check(&self, lease: &Lease) -> Result<(), ApiError> {
-        self.conversation.check(&self.parameters, lease)
-    }
-}
 
 /// Answers a conversation.
 pub(crate) async fn handle(
@@ -63,7 +44,7 @@ pub(crate) async fn input_tokens(
     Ok(json_response(&super::input_tokens(ids.len())))
 }
 
-fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+fn read(fields: Fields<'_>) -> Result<Talking<Chunks>, ApiError> {
     let streaming = Streaming::read(fields)?;
     let parameters = ParameterFields::read(fields, Penalties::OfAnswer)?;
     if streaming.streams && parameters.prompt_logprobs.is_some() {
@@ -76,27 +57,18 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     if fields.get("web_search_options").is_some() {
         note("web_search_options is left out: this server has no such tool");
     }
-    Ok(Asked { parameters, conversation: Conversation::read(fields)?, logprobs, streaming })
-}
-
-impl flow::Asked for Asked {
-    type Writer = Chunks;
-
-    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Chunks>, ApiError> {
-        let mut parameters = self.parameters.over(lease)?;
-        let ids = self.conversation.prompt(&mut parameters, lease)?;
-        let asks = parameters.asks(&ids, self.logprobs, lease);
-        let writer = Chunks {
-            id: random_id("chatcmpl-"),
-            created: unix_seconds(),
-            lease: Arc::clone(lease),
-            streaming: self.streaming,
-            logprobs: self.logprobs.is_some(),
-            tally: Tally::new(ids.len(), asks.len()),
-            prompt: parameters.fields.prompt_logprobs.map(|_| ids),
-        };
-        Ok(Prepared { asks, streams: self.streaming.streams, writer })
-    }
+    let conversation = Conversation::read(fields)?;
+    let writer = move |ids: Vec<u32>, fields: &ParameterFields, lease: &Arc<Lease>| Chunks {
+        id: random_id("chatcmpl-"),
+        created: unix_seconds(),
+        lease: Arc::clone(lease),
+        streaming,
+        logprobs: logprobs.is_some(),
+        tally: Tally::new(ids.len(), fields.n),
+        prompt: fields.prompt_logprobs.map(|_| ids),
+    };
+    let streams = streaming.streams;
+    Ok(Talking { parameters, conversation, logprobs, streams, writer: Box::new(writer) })
 }
 
 /// Writes answers and chunks.
