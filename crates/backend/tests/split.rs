@@ -199,8 +199,8 @@ fn as_many_layers_are_taken_as_fit() {
     assert_eq!(unknown, (Loaded::Whole, 1));
 }
 
-/// What another model will have taken counts as if it were not free, and it is loaded where that was
-/// decided.
+/// What another model will have taken counts as if it were not free, and the model is loaded where
+/// that was decided.
 #[test]
 fn what_is_taken_is_not_free() {
     let model = Golden::load("gemma3-a").model;

@@ -52,9 +52,9 @@ impl Device for DeviceGroup {
     }
 }
 
-/// Loads a Plan of a model on a device, or on those of a group, in the memory that is free, less the
-/// bytes of each of them that something else will have `taken`; a device without a number loses
-/// none.
+/// Loads a Plan of a model on a device, or on those of a group, in the memory that is free, less
+/// the bytes of each of them that something else will have `taken`; a device without a number
+/// loses none.
 ///
 /// # Errors
 /// As [`place`] and [`Device::load_plan`].
@@ -105,8 +105,8 @@ fn take_back_places(placement: &Placement, demand: &mut Demand) -> bool {
 }
 
 /// Decides where [`load`] would first put a Plan, with the memory that is free now, less what is
-/// `taken`. Nothing is loaded. Sites are the members of the device, in their order, and the Plans of parts
-/// those that they [adapt](Device::adapt).
+/// `taken`. Nothing is loaded. Sites are the members of the device, in their order, and the Plans
+/// of parts those that they [adapt](Device::adapt).
 ///
 /// # Errors
 /// As [`place`].
