@@ -1,7 +1,6 @@
 //! The hub's public face: local models and the operations on them that need no network.
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use crate::cache;
 use crate::catalog;
@@ -31,11 +30,6 @@ impl Hub {
     pub fn new(config: HubConfig) -> Result<Self, HubError> {
         let client = Client::new(&config)?;
         Ok(Hub { client, store: Store::new(config.store) })
-    }
-
-    /// Returns the root folder of the store.
-    pub fn store_folder(&self) -> &Path {
-        self.store.root()
     }
 
     /// Returns the complete local model that `name` means, from the store or else from the Hugging

@@ -48,13 +48,6 @@ impl Prepared {
         (columns / pooling) * (rows / pooling)
     }
 
-    /// Returns the numbers of a patch: 3 x patch x patch.
-    #[must_use]
-    pub fn row_length(&self) -> usize {
-        let patch = self.preparation.patch as usize;
-        3 * patch * patch
-    }
-
     /// Returns the resized pixels before they become numbers, (height, width, 3).
     #[must_use]
     pub fn rgb(&self) -> &[u8] {

@@ -240,18 +240,6 @@ impl Metadata {
         })
     }
 
-    /// Returns an array of booleans; `None` if the key is absent.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the value is not an array of booleans.
-    pub fn optional_bools(&self, key: &str) -> Result<Option<&[bool]>, WeightsError> {
-        self.typed(key, "an array of booleans", |value| match value {
-            Value::Array(Array::Bool(flags)) => Some(&flags[..]),
-            _ => None,
-        })
-    }
-
     /// Returns one number for each of `count` layers, from an array of that length or a single
     /// number that holds for all (converters write both); `None` if the key is absent.
     ///
