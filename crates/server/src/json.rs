@@ -364,13 +364,13 @@ pub(crate) fn token_id(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-/// Describes a value for a message.
 /// Returns an error about a field.
 pub(crate) fn wrong(path: &str, found: Option<&Value>, expected: &str) -> ApiError {
     let found = found.map_or("nothing".to_owned(), described);
     ApiError::field(path, format!("{path} is {found}; use {expected}"))
 }
 
+/// Describes a value for a message.
 fn described(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

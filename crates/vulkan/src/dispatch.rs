@@ -165,20 +165,15 @@ impl Dispatch {
 pub struct Hazards {
     reads: Vec<Span>,
     writes: Vec<Span>,
-    /// Whether the dispatch before is part of a chain.
-    is_chained: bool,
 }
 
 impl Hazards {
     /// Begins after something has written memory.
     pub fn after(written: impl Iterator<Item = Span>) -> Self {
-        Self { writes: written.collect(), ..Self::default() }
+        Self { reads: Vec::new(), writes: written.collect() }
     }
 
     /// Returns whether a barrier has to stand before this dispatch, and remembers the dispatch.
-    ///
-    /// # Panics
-    /// If the dispatch waits for one before it in a chain, and that is in none.
     pub fn needs_barrier(&mut self, dispatch: &Dispatch) -> bool {
         let meets = |spans: &[Span], others: &[Span]| {
             spans.iter().any(|span| others.iter().any(|other| span.overlaps(*other)))
@@ -192,9 +187,6 @@ impl Hazards {
                     || meets(&dispatch.writes, &self.reads)
             }
         };
-        let is_next = dispatch.link == Link::Next;
-        assert!(!is_next || self.is_chained, "{} waits for no dispatch", dispatch.label);
-        self.is_chained = is_next || dispatch.link == Link::First;
         if found {
             self.reads.clear();
             self.writes.clear();

@@ -128,7 +128,7 @@ struct Begun {
 
 impl Sampler {
     /// Allocates and records what a Program with at most `outputs` output rows draws with; `None`
-    /// if it draws from no rows. Nothing runs here.
+    /// if it draws from no rows. No draw runs here.
     pub(super) fn new(
         gpu: &Arc<Gpu>,
         plan: &Plan,

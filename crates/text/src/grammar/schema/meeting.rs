@@ -44,9 +44,7 @@ pub(super) fn check(root: &Value) -> Result<(), GrammarError> {
         return Ok(());
     }
     let ways = meeting.part(root, 0).most();
-    // What a reference within its own target meets was not known yet when it was met.
-    let is_unknown = meeting.is_given_up || (meeting.is_cyclic && meeting.merges);
-    if !is_unknown && ways <= MAX_WAYS {
+    if !meeting.is_given_up && ways <= MAX_WAYS {
         return Ok(());
     }
     let what =
@@ -63,11 +61,19 @@ struct Part<'a> {
     named: HashMap<&'a str, u64>,
     /// The most within properties that have no such entry.
     others: u64,
+    /// Whether it has a reference within the target of that reference, whose ways were not known
+    /// yet when it was met.
+    is_open: bool,
 }
 
 impl<'a> Part<'a> {
     fn nothing() -> Self {
-        Self { own: 1, named: HashMap::new(), others: 1 }
+        Self { own: 1, named: HashMap::new(), others: 1, is_open: false }
+    }
+
+    /// Returns whether it may add to the ways of a text.
+    fn counts(&self) -> bool {
+        self.is_open || self.most() > 1
     }
 
     /// Returns the most ways of one text.
@@ -90,6 +96,7 @@ impl<'a> Part<'a> {
         }
         self.own = both(self.own, other.own);
         self.others = both(self.others, other.others);
+        self.is_open |= other.is_open;
     }
 }
 
@@ -100,17 +107,14 @@ struct Meeting<'a> {
     /// Schemas that have been looked at; `None` while they are.
     parts: HashMap<*const Value, Option<Rc<Part<'a>>>>,
     steps: usize,
+    /// Whether the schema takes more steps, or ways that were not known are multiplied.
     is_given_up: bool,
-    is_cyclic: bool,
-    /// Whether several schemas apply to a value.
-    merges: bool,
 }
 
 impl<'a> Meeting<'a> {
     fn of(root: &'a Value) -> Self {
         let (expressions, parts) = (HashMap::new(), HashMap::new());
-        let (is_given_up, is_cyclic, merges) = (false, false, false);
-        Self { root, expressions, parts, steps: 0, is_given_up, is_cyclic, merges }
+        Self { root, expressions, parts, steps: 0, is_given_up: false }
     }
 
     /// Returns the ways through all different expressions of a schema together: no text has more.
@@ -141,8 +145,7 @@ impl<'a> Meeting<'a> {
         match self.parts.get(&std::ptr::from_ref(schema)) {
             Some(Some(known)) => return Rc::clone(known),
             Some(None) => {
-                self.is_cyclic = true;
-                return nothing();
+                return Rc::new(Part { is_open: true, ..Part::nothing() });
             }
             None => {}
         }
@@ -152,13 +155,13 @@ impl<'a> Meeting<'a> {
         }
         self.parts.insert(schema, None);
         let mut part = self.alone(map, depth + 1);
-        let mut count = usize::from(part.most() > 1 || map.contains_key("properties"));
+        let mut count = usize::from(part.counts());
         let all = map.get("allOf").and_then(Value::as_array).into_iter().flatten();
         let target = map.get("$ref").and_then(Value::as_str);
         for schema in all.chain(target.and_then(|reference| resolve(self.root, reference))) {
             let other = self.part(schema, depth + 1);
             self.join(&mut part, &other, u64::saturating_mul);
-            count += 1;
+            count += usize::from(other.counts());
         }
         for options in ["anyOf", "oneOf"].iter().filter_map(|key| map.get(*key)?.as_array()) {
             let mut any = Part::nothing();
@@ -167,9 +170,9 @@ impl<'a> Meeting<'a> {
                 self.join(&mut any, &other, u64::max);
             }
             self.join(&mut part, &any, u64::saturating_mul);
-            count += 1;
+            count += usize::from(any.counts());
         }
-        self.merges |= count > 1;
+        self.is_given_up |= count > 1 && part.is_open;
         let part = Rc::new(part);
         self.parts.insert(schema, Some(Rc::clone(&part)));
         part
@@ -188,8 +191,14 @@ impl<'a> Meeting<'a> {
         let format = map.get("format").and_then(Value::as_str);
         let pattern = pattern.map_or(1, |pattern| self.through(pattern));
         part.own = pattern.saturating_mul(format.map_or(1, ways_of_format));
+        let mut is_open = false;
         let mut most = |schemas: &mut dyn Iterator<Item = &'a Value>| {
-            schemas.map(|schema| self.part(schema, depth).most()).max().unwrap_or(1)
+            let parts = schemas.map(|schema| self.part(schema, depth));
+            let see = |part: Rc<Part<'a>>| {
+                is_open |= part.is_open;
+                part.most()
+            };
+            parts.map(see).max().unwrap_or(1)
         };
         let matched = patterns_of_names(map);
         let values = most(&mut matched.into_iter().flat_map(Map::values));
@@ -206,7 +215,8 @@ impl<'a> Meeting<'a> {
             schema => most(&mut std::iter::once(schema)),
         });
         part.named.insert(ELEMENTS, elements.max().unwrap_or(1));
-        self.merges |= matched.is_some() && map.contains_key("properties");
+        part.is_open = is_open;
+        self.is_given_up |= is_open && matched.is_some() && map.contains_key("properties");
         self.steps += part.named.len();
         // It is proved for each two of these expressions that no name matches both.
         let mut names: Vec<u64> =
@@ -329,6 +339,21 @@ mod tests {
             let part = |index: usize| json!({"properties": {format!("p{index}"): {"format": "date-time", "pattern": "Z"}}});
             json!({"allOf": (0..count).map(part).collect::<Vec<_>>()})
         };
+        let node = json!({
+            "$ref": "#/$defs/node",
+            "$defs": {"node": {
+                "properties": {
+                    "id": {"format": "uuid"}, "url": {"format": "uri"},
+                    "mail": {"format": "email"}, "at": {"format": "date-time"},
+                    "children": {"items": {"$ref": "#/$defs/node"}},
+                },
+                "anyOf": [{"required": ["url"]}, {"required": ["mail"]}],
+            }},
+        });
+        let cycle_that_meets = json!({"allOf": [
+            {"properties": {"a": {"$ref": "#"}, "b": {"anyOf": several(9)}}},
+            {"properties": {"a": {"pattern": "x"}}},
+        ]});
         let cycle = json!({"allOf": [
             {"properties": {"a": {"$ref": "#"}, "b": {"anyOf": several(9)}}}, {"required": ["a"]},
         ]});
@@ -367,7 +392,9 @@ mod tests {
             (chain(40), false),
             (chain(400), false),
             (json!({"properties": {"a": {"$ref": "#"}, "b": {"anyOf": several(9)}}}), true),
-            (cycle, false),
+            (cycle, true),
+            (node, true),
+            (cycle_that_meets, false),
         ] {
             let outcome = check(&schema);
             assert_eq!(outcome.is_ok(), is_good, "{schema:.200}: {outcome:?}");
