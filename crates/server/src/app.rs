@@ -107,18 +107,9 @@ impl App {
         }
     }
 
-    /// Runs work as [`App::work_for`], in the turns of nobody in particular.
-    pub(crate) async fn work<T: Send + 'static>(
-        &self,
-        weight: Weight,
-        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        self.work_for(ClientId::default(), weight, work).await
-    }
-
     /// Runs work that takes processor time, such as tokenising, beside the threads that serve
     /// connections.
-    pub(crate) async fn work_for<T: Send + 'static>(
+    pub(crate) async fn work<T: Send + 'static>(
         &self,
         client: ClientId,
         weight: Weight,
@@ -237,7 +228,7 @@ mod tests {
             (Weight::Pictures, true),
         ] {
             let name = || Ok(std::thread::current().name().map(str::to_owned));
-            let name = app.work(weight, name).await.unwrap();
+            let name = app.work(ClientId::default(), weight, name).await.unwrap();
             assert_eq!(name.as_deref() == Some(lanes::BULK), is_bulk, "{weight:?}: {name:?}");
         }
     }

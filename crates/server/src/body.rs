@@ -134,7 +134,7 @@ async fn parsed<T: Send + 'static>(
     let visitor: Visitor = request.extensions().get().copied().unwrap_or_default();
     let (bytes, mut room) = read(app, request).await?;
     let parsing = Arc::clone(app);
-    app.work_for(visitor.client, Weight::of(bytes.len()), move || {
+    app.work(visitor.client, Weight::of(bytes.len()), move || {
         let length = bytes.len();
         let mut taken = length;
         // A few bytes of text can stand for many of memory.

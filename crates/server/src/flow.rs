@@ -123,7 +123,8 @@ pub(crate) async fn answer_named<A: Asked>(
         match room.weight() {
             None => whole(&writer, &texts),
             Some(weight) => {
-                let response = app.work(weight, move || Ok(whole(&writer, &texts))).await?;
+                let write = move || Ok(whole(&writer, &texts));
+                let response = app.work(lease.visitor.client, weight, write).await?;
                 response.map(|body| Body::new(Held::new(body, room)))
             }
         }

@@ -68,7 +68,7 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
         // An error that is certain need not wait for other servers.
         let reading = Arc::clone(&lease);
         let check = move || asked.check(&reading).map(|()| asked);
-        let checked = app.work_for(visitor.client, weight, check).await;
+        let checked = app.work(visitor.client, weight, check).await;
         asked = checked.inspect_err(|error| count_refused(app, &lease, error))?;
     }
     if let Some(sent) = asked.pictures()
@@ -99,7 +99,7 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
         let _room = room;
         work(asked, &reading)
     };
-    let done = app.work_for(visitor.client, weight, work).await;
+    let done = app.work(visitor.client, weight, work).await;
     Ok((done.inspect_err(|error| count_refused(app, &lease, error))?, lease))
 }
 

@@ -61,9 +61,9 @@ pub(crate) async fn tokenize(
 ) -> Result<Response<Body>, ApiError> {
     let answers = Arc::clone(&app);
     let begin = move |asked, lease: &Arc<Lease>| tokens(&answers, asked, lease);
-    let ((tokens, weight, room), _) =
+    let ((tokens, weight, room), lease) =
         open(&app, request, Sees::Sizes, read_tokenize, begin).await?;
-    written(&app, weight, tokens, room).await
+    written(&app, (lease.visitor.client, weight), tokens, room).await
 }
 
 fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
@@ -260,8 +260,8 @@ pub(crate) async fn detokenize(
         let decoder = StreamDecoder::new(Arc::clone(&lease.tokenizer), false);
         Ok((Text { ids, place: 0, is_second: false, decoder }, Weight::of(held), room))
     };
-    let ((text, weight, room), _) = open(&app, request, Sees::Sizes, read, begin).await?;
-    written(&app, weight, text, room).await
+    let ((text, weight, room), lease) = open(&app, request, Sees::Sizes, read, begin).await?;
+    written(&app, (lease.visitor.client, weight), text, room).await
 }
 
 /// Writes the answer of `/detokenize`: the text twice, under llama.cpp's name and under vLLM's.

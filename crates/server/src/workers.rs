@@ -95,8 +95,9 @@ struct Queue {
     /// The places that each client holds, if it holds any.
     held: HashMap<ClientId, usize>,
     waiting: VecDeque<(ClientId, oneshot::Sender<Place>)>,
-    /// The last turn of each client that holds or awaits a place. One that comes counts as having
-    /// had the latest: otherwise those who come again and again would go before one who waits.
+    /// The last turn of each client that holds or awaits a place, an even number. One that comes
+    /// counts as having had its turn right before the latest: otherwise those who come again and
+    /// again would go before one who waits.
     turns: HashMap<ClientId, u64>,
     turn: u64,
 }
@@ -137,7 +138,7 @@ impl Places {
 
 impl Queue {
     fn come(&mut self, client: ClientId, sender: oneshot::Sender<Place>) {
-        self.turns.entry(client).or_insert(self.turn);
+        self.turns.entry(client).or_insert(self.turn.saturating_sub(1));
         self.waiting.push_back((client, sender));
     }
 
@@ -157,7 +158,7 @@ impl Queue {
         let next = self.waiting.remove(first?.0)?;
         self.free -= 1;
         *self.held.entry(next.0).or_default() += 1;
-        self.turn += 1;
+        self.turn += 2;
         self.turns.insert(next.0, self.turn);
         Some(next)
     }

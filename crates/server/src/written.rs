@@ -21,6 +21,7 @@ use http_body::Frame;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{Receiver, channel};
+use trine_engine::ClientId;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -37,17 +38,18 @@ pub(crate) trait Source: Send + 'static {
     fn more(&mut self, out: &mut Vec<u8>) -> bool;
 }
 
-/// Answers with what a source writes. What it holds takes the room until the last piece is made.
+/// Answers with what a source writes, in the turns of the client that asked. What it holds takes
+/// the room until the last piece is made.
 ///
 /// # Errors
 /// 503 if the server is shutting down before the first piece is made.
 pub(crate) async fn written(
     app: &Arc<App>,
-    weight: Weight,
+    work: (ClientId, Weight),
     source: impl Source,
     room: OwnedSemaphorePermit,
 ) -> Result<Response<Body>, ApiError> {
-    let (mut source, first, mut goes_on) = step(app, weight, source).await?;
+    let (mut source, first, mut goes_on) = step(app, work, source).await?;
     if !goes_on {
         return Ok(json_of(Body::from(first)));
     }
@@ -62,7 +64,7 @@ pub(crate) async fn written(
             }
             // Nothing is made before there is room for it.
             let Ok(place) = sender.reserve().await else { return };
-            match step(&app, weight, source).await {
+            match step(&app, work, source).await {
                 Ok((same, next, more)) => {
                     drop(place);
                     (source, piece, goes_on) = (same, next, more);
@@ -77,10 +79,10 @@ pub(crate) async fn written(
 /// Makes the next piece. Returns whether another one follows.
 async fn step<S: Source>(
     app: &App,
-    weight: Weight,
+    (client, weight): (ClientId, Weight),
     mut source: S,
 ) -> Result<(S, Vec<u8>, bool), ApiError> {
-    let work = move || {
+    let write = move || {
         let mut piece = Vec::new();
         loop {
             let goes_on = source.more(&mut piece);
@@ -89,7 +91,7 @@ async fn step<S: Source>(
             }
         }
     };
-    app.work(weight, work).await
+    app.work(client, weight, write).await
 }
 
 /// Returns a response whose body is JSON.
@@ -169,7 +171,8 @@ mod tests {
             let made = Arc::new(AtomicUsize::new(0));
             let source = Counting { left: bytes, made: Arc::clone(&made) };
             let taken = Arc::clone(&room).try_acquire_owned().unwrap();
-            let response = written(&app, Weight::Light, source, taken).await.unwrap();
+            let response =
+                written(&app, (ClientId::default(), Weight::Light), source, taken).await.unwrap();
             let mut body = response.into_body();
             let is_known = http_body::Body::size_hint(&body).exact().is_some();
             assert_eq!(is_known, is_whole, "a short answer has a length");
