@@ -244,8 +244,8 @@ fn product(ways: impl IntoIterator<Item = u64>) -> u64 {
     ways.into_iter().fold(1, u64::saturating_mul)
 }
 
-/// Returns at how many of its places an expression may go on with the same character: the most of
-/// its different groups of characters that have one in common.
+/// Returns at how many of its places an expression may go on with the same byte: the most of its
+/// different groups of characters that have a beginning in UTF-8 in common.
 fn ways_through(expression: &str) -> u64 {
     // Those that cannot be read are refused where they stand.
     let Ok(hir) = regex_syntax::parse(&regex_to_lark(expression, "dw")) else { return 1 };
@@ -261,15 +261,34 @@ fn ways_through(expression: &str) -> u64 {
         add_groups(node, &mut groups);
         left.extend(node.kind().subs());
     }
-    let edges = groups.iter().flatten().flat_map(|&(first, last)| [(first, 1), (last + 1, -1)]);
+    BEGINNINGS.iter().map(|&level| overlap(&groups, level)).max().unwrap_or(1).max(1)
+}
+
+/// Beginnings of characters in UTF-8: the first character that has one, and how many bits of a
+/// character come after it. The first is the whole character.
+const BEGINNINGS: [(u32, u32); 4] = [(0, 0), (0x80, 6), (0x800, 12), (0x1_0000, 18)];
+
+/// Returns the most groups that have one beginning in common.
+fn overlap(groups: &HashSet<Vec<(u32, u32)>>, (least, bits): (u32, u32)) -> u64 {
+    let mut edges: Vec<(u32, i64)> = Vec::new();
+    for group in groups {
+        let mut end = 0;
+        for &(first, last) in group.iter().filter(|(_, last)| *last >= least) {
+            // Ranges ascend; several of them may have the same beginning.
+            let (first, last) = ((first.max(least) >> bits).max(end), (last >> bits) + 1);
+            if first < last {
+                edges.extend([(first, 1), (last, -1)]);
+                end = last;
+            }
+        }
+    }
     // At the same place ends come before beginnings.
-    let mut edges: Vec<(u32, i64)> = edges.collect();
     edges.sort_unstable();
     let open = edges.iter().scan(0, |open, (_, step)| {
         *open += step;
         Some(*open)
     });
-    open.max().map_or(1, |most| most.max(1).unsigned_abs())
+    open.max().map_or(0, i64::unsigned_abs)
 }
 
 /// Adds the groups of characters that a part of an expression names itself.
@@ -312,6 +331,10 @@ mod tests {
             ("^(.*[a-m].{5})*$", 2),
             ("[a-m].{5}", 3),
             ("^a$|^b$", 2),
+            // Different letters with the same first byte, and with the same two.
+            ("^[\u{100}\u{103}][\u{101}\u{104}]\u{102}$", 3),
+            ("^\u{1f600}\u{1f601}$", 2),
+            ("^a\u{100}$", 1),
             ("[", 1),
         ] {
             assert_eq!(ways_through(expression), ways, "{expression}");
