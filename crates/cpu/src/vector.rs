@@ -14,7 +14,6 @@ pub(crate) mod x86;
 mod tests;
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 use crate::isa::Isa;
 use dispatch::dispatch_table;
@@ -212,25 +211,8 @@ impl VectorKernels {
         call!(self.stream(x))
     }
 
-    /// The index of the largest element, the first of equals; NaN never wins. `None` if no element
-    /// is above negative infinity.
-    pub fn argmax(&self, x: &[f32]) -> Option<usize> {
-        // Two passes of pure loads are faster than one that carries indices along.
-        let largest = self.max(x);
-        if largest == f32::NEG_INFINITY {
-            return None;
-        }
-        x.iter().position(|&value| value == largest)
-    }
-
     /// Widens halves to floats (exact).
     pub fn widen_f16(&self, source: &[f16], target: &mut [f32]) {
         call!(self.widen_f16(source, target))
-    }
-
-    /// Rounds floats to halves, ties to even; beyond 65504 they become infinite.
-    pub fn narrow_f16(&self, source: &[f32], target: &mut [f16]) {
-        // The `half` crate picks the processor's own conversion at run time.
-        target.convert_from_f32_slice(source);
     }
 }

@@ -66,17 +66,6 @@ pub fn weights(k: usize, n: usize, weights: &[i8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns W, (k, n) row by row, from the kernel's bytes.
-///
-/// # Panics
-///
-/// Panics if there are not `k` times `n` bytes.
-#[must_use]
-pub fn weights_from(k: usize, n: usize, bytes: &[u8]) -> Vec<i8> {
-    assert_eq!(bytes.len(), k * n, "a byte for each weight");
-    (0..k * n).map(|at| bytes[weight_index(k, n, at / n, at % n)] as i8).collect()
-}
-
 /// Returns the bytes of A, (m, k) row by row, with the parameters for `n` columns after it.
 #[must_use]
 pub fn activations(k: usize, n: usize, activations: &[i8]) -> Vec<u8> {
@@ -205,7 +194,9 @@ mod tests {
     fn weights_survive_their_layout() {
         let (k, n) = (2048, 2048);
         let values: Vec<i8> = (0..k * n).map(|at| ((at * 31) ^ (at >> 9)) as i8).collect();
-        assert_eq!(weights_from(k, n, &weights(k, n, &values)), values);
+        let bytes = weights(k, n, &values);
+        let value = |at: usize| bytes[weight_index(k, n, at / n, at % n)] as i8;
+        assert!((0..k * n).all(|at| value(at) == values[at]));
     }
 
     #[test]

@@ -162,15 +162,8 @@ impl Tokenizer {
     /// token, and whether the former is added.
     ///
     /// # Errors
-    /// Returns [`TextError::InvalidTokenizer`] if the file is not such a JSON object or names a
-    /// token that the vocabulary does not have.
-    pub fn apply_config_json(&mut self, bytes: &[u8]) -> Result<(), TextError> {
-        let config: Value = serde_json::from_slice(bytes)
-            .map_err(|error| TextError::invalid(CONFIG_PLACE, error.to_string()))?;
-        self.apply_config(&config)
-    }
-
-    /// Does the same as [`Tokenizer::apply_config_json`] for a file that is already parsed.
+    /// Returns [`TextError::InvalidTokenizer`] if it is not such a JSON object or names a token
+    /// that the vocabulary does not have.
     pub(crate) fn apply_config(&mut self, config: &Value) -> Result<(), TextError> {
         let config = parse_config(config)?;
         let named = |name: Option<RawName>, key: &str| {

@@ -52,7 +52,7 @@ fn a_hugging_face_folder() {
     copy("tokenizer/tokenizer.json", "tokenizer.json");
     copy("tokenizer/tokenizer_config.json", "tokenizer_config.json");
     let tokenizer = Tokenizer::from_checkpoint(&open()).unwrap();
-    assert!(tokenizer.eos_ids().contains(&1) && tokenizer.eos_ids().contains(&106));
+    assert_eq!((tokenizer.bos_id(), tokenizer.eos_ids()), (Some(2), &[1, 106][..]));
     let template = ChatTemplate::from_checkpoint(&open()).unwrap().unwrap();
     assert_eq!(template.source().as_bytes(), read("chat_template.jinja"));
 

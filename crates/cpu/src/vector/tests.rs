@@ -170,7 +170,6 @@ proptest! {
             prop_assert!((0..length).all(|i| found[i] == x[i] * y[i]));
             let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             prop_assert_eq!(kernels.max(&x), largest);
-            prop_assert_eq!(kernels.argmax(&x), x.iter().position(|&v| v == largest));
             let mut out = vec![f32::NAN; length];
             kernels.geglu(&x, &y, &mut out);
             for i in 0..length {
@@ -295,17 +294,15 @@ fn nan_reaches_the_output_of_every_kernel_but_max() {
             kernels.geglu(&x, &ones, &mut out);
             assert!(out[length / 2].is_nan());
             assert_eq!(out.iter().filter(|v| v.is_nan()).count(), 1);
-            assert_eq!(kernels.argmax(&x).is_none(), length == 1);
-            assert!(kernels.argmax(&x) != Some(length / 2));
+            let rest = x.iter().copied().filter(|v| !v.is_nan());
+            assert_eq!(kernels.max(&x), rest.fold(f32::NEG_INFINITY, f32::max));
         }
-        assert_eq!(kernels.argmax(&[]), None);
-        assert_eq!(kernels.argmax(&[1.0, 7.0, f32::NAN, 7.0, 2.0]), Some(1));
         assert_eq!(kernels.max(&[f32::NAN; 40]), f32::NEG_INFINITY);
     }
 }
 
 #[test]
-fn halves_convert_exactly_and_round_to_even() {
+fn halves_convert_exactly() {
     let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
     for kernels in all() {
         for length in [0, 1, 9, 31, 65_536] {
@@ -315,14 +312,6 @@ fn halves_convert_exactly_and_round_to_even() {
                 assert!(half.to_f32() == float || (half.is_nan() && float.is_nan()));
             }
         }
-        let mut narrowed = [f16::ZERO; 5];
-        let tie = 1.0 + 1.0 / 2048.0;
-        kernels.narrow_f16(&[tie, 1.0 + 3.0 / 2048.0, 1e9, f32::NAN, -6e-8], &mut narrowed);
-        assert_eq!(narrowed[0], f16::ONE);
-        assert_eq!(narrowed[1].to_f32(), 1.0 + 4.0 / 2048.0);
-        assert_eq!(narrowed[2], f16::INFINITY);
-        assert!(narrowed[3].is_nan());
-        assert_eq!(narrowed[4].to_f32(), -(2_f32.powi(-24)));
     }
 }
 
