@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_model::Width;
+use trine_model::{Goal, Width};
 
 use crate::batch::{BLOCK, Batch, ProgramOptions, SequenceView};
 use crate::device_memory::DeviceMemory;
@@ -81,7 +81,7 @@ impl Aside {
             ahead: &[],
             bulk_from: exact,
             inputs: &[input, chosen, shares],
-            goal: number,
+            goal: Goal::Experts(number),
         })?;
         program.wait(step)?.output(number)
     }

@@ -1,6 +1,6 @@
 //! The rows of a step, and the sizes that they must not exceed.
 
-use trine_model::{Buffer, Cache, Input, KvType, Plan, Rows, Source, Width};
+use trine_model::{Buffer, Cache, Goal, Input, KvType, Plan, Rows, Source, Width};
 
 use crate::error::BackendError;
 
@@ -97,8 +97,8 @@ pub struct Batch<'a> {
     /// Rows of those inputs of the Plan that [come with the batch](trine_model::Plan::given_for),
     /// in their order: (rows, columns) row-major each. Empty for a Plan that begins with token ids.
     pub inputs: &'a [&'a [f32]],
-    /// Which of the Plan's [goals](trine_model::Plan::goals) the rows are for; 0 if it has one.
-    pub goal: usize,
+    /// What the rows are for: one of the Plan's [goals](trine_model::Plan::goals).
+    pub goal: Goal,
 }
 
 /// Where a sequence keeps its keys and values.
@@ -219,11 +219,11 @@ impl Batch<'_> {
 
     /// Checks the rules of a batch that `more` steps are to follow in a
     /// [series](crate::Program::submit_series), beyond those of [`Batch::check`], which it keeps:
-    /// its goal is 0 or the one that drafts; the last row of each sequence is an output row and no
-    /// other one is. For goal 0: context and blocks of each sequence are long enough for `more`
+    /// its goal is the main one or a draft; the last row of each sequence is an output row and no
+    /// other one is. For the main goal: context and blocks of each sequence are long enough for `more`
     /// further positions; a sequence has no more rows in all steps together than a step may have,
-    /// so that the series leaves in rings what its first row sees. For the goal that drafts: each
-    /// sequence has one row.
+    /// so that the series leaves in rings what its first row sees. For drafts: each sequence has
+    /// one row.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] naming the rule.
@@ -234,9 +234,9 @@ impl Batch<'_> {
         more: usize,
     ) -> Result<(), BackendError> {
         let fail = |what: String| Err(BackendError::BadBatch { what });
-        let drafts = plan.draft_goal() == Some(self.goal);
-        if self.goal != 0 && !drafts {
-            return fail(format!("a series with goal {}", self.goal));
+        let drafts = self.goal == Goal::Draft && plan.has_goal(Goal::Draft);
+        if self.goal != Goal::Main && !drafts {
+            return fail(format!("a series with goal {:?}", self.goal));
         }
         let lasts = self.spans().map(|span| span.row + span.rows - 1);
         if !lasts.eq(self.outputs.iter().map(|&row| row as usize)) {
@@ -348,10 +348,10 @@ impl Batch<'_> {
     fn check_goal(&self, plan: &Plan) -> Result<(), BackendError> {
         let fail = |what: String| Err(BackendError::BadBatch { what });
         let Self { goal, outputs, .. } = self;
-        if *goal >= plan.goals() {
-            return fail(format!("goal {goal}, the Plan has {}", plan.goals()));
+        if !plan.has_goal(*goal) {
+            return fail(format!("goal {goal:?}, the Plan has {:?}", plan.goals()));
         }
-        if plan.goals() > 1
+        if plan.ends.len() > 1
             && let Some(first) = plan.outputs_of(*goal).first()
             && let Buffer { name, rows: Rows::Tokens, .. } = plan.buffer(*first)
             && !outputs.is_empty()
@@ -416,7 +416,7 @@ mod tests {
             ahead: &[],
             bulk_from: tokens.len(),
             inputs: &[],
-            goal: 0,
+            goal: Goal::Main,
         };
         batch.check(&OPTIONS, &plan(&[]), 10).err().map(|error| error.to_string())
     }
@@ -437,7 +437,7 @@ mod tests {
             steps: Vec::new(),
             inputs: sources.into_iter().take(all.len()).enumerate().map(input).collect(),
             outputs: vec![BufferId(0)],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         }
     }
 
@@ -454,7 +454,7 @@ mod tests {
                 ahead: &[],
                 bulk_from: 2,
                 inputs,
-                goal: 0,
+                goal: Goal::Main,
             };
             let result = batch.check(&OPTIONS, &plan(rows), 10);
             result.err().map(|error| error.to_string()).unwrap_or_default()
@@ -489,7 +489,7 @@ mod tests {
                 ahead: &[],
                 bulk_from: 3,
                 inputs,
-                goal: 0,
+                goal: Goal::Main,
             };
             let result = batch.check(&OPTIONS, plan, 10);
             result.err().map(|error| error.to_string()).unwrap_or_default()
@@ -522,7 +522,7 @@ mod tests {
                 ahead: &[],
                 bulk_from: 4,
                 inputs: &[],
-                goal: 0,
+                goal: Goal::Main,
             };
             let result = batch.check(&OPTIONS, &plan, 10);
             result.err().map(|error| error.to_string()).unwrap_or_default()
@@ -547,7 +547,7 @@ mod tests {
             ahead: &[],
             bulk_from: 4,
             inputs: &[],
-            goal: 0,
+            goal: Goal::Main,
         };
         let found = |batch: Batch<'_>, more: usize| {
             batch.check(&OPTIONS, &plan(&[]), 10).unwrap();
@@ -575,9 +575,9 @@ mod tests {
             let what = found(batch, more);
             assert!(what.contains(mark), "{more} more: {what}");
         }
-        let goal = Batch { goal: 1, outputs: &[], ..good };
+        let goal = Batch { goal: Goal::States, outputs: &[], ..good };
         let error = goal.check_series(&OPTIONS, &plan(&[]), 0).unwrap_err().to_string();
-        assert!(error.contains("goal 1"), "{error}");
+        assert!(error.contains("goal States"), "{error}");
     }
 
     #[test]
@@ -593,7 +593,7 @@ mod tests {
                 outputs: &[3],
                 bulk_from: 4,
                 inputs: &[],
-                goal: 0,
+                goal: Goal::Main,
             };
             let result = batch.check(&OPTIONS, &plan(&[]), 10);
             result.err().map(|error| error.to_string()).unwrap_or_default()

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use trine_model::{Op, Plan};
+use trine_model::{Goal, Op, Plan};
 
 /// The value in a step that is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub fn at_norm(weight: &str) -> String {
 }
 
 /// Names the place of the outputs of a goal, if there are no others: what was computed last.
-pub(crate) fn at_outputs(plan: &Plan, goal: usize) -> String {
+pub(crate) fn at_outputs(plan: &Plan, goal: Goal) -> String {
     let output = plan.outputs.get(plan.outputs_for(goal).start);
     let writes = |op: &Op| output.is_some_and(|output| op.writes().contains(output));
     let mut steps = plan.steps.iter().rev();

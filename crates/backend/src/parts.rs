@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_model::{Input, Plan, Source, cut};
+use trine_model::{Goal, Input, Plan, Source, cut};
 
 use crate::batch::{Batch, SequenceView};
 use crate::error::BackendError;
@@ -103,7 +103,7 @@ impl Parts {
         };
         let inputs: Vec<&[f32]> = routes[0].iter().map(rows).collect();
         // Only the last part needs to know whose logits are wanted.
-        let first = Batch { outputs: &[], inputs: &inputs, goal: 0, ..*batch };
+        let first = Batch { outputs: &[], inputs: &inputs, goal: Goal::Main, ..*batch };
         let step = parts[0].submit(&first)?;
         let mut own = self.spare.pop().unwrap_or_default();
         own.copy(batch, &routes[1..]);
@@ -300,7 +300,7 @@ struct OwnedBatch {
     blocks: Vec<u32>,
     outputs: Vec<u32>,
     bulk_from: usize,
-    goal: usize,
+    goal: Goal,
     /// [`Batch::inputs`]; empty for those that no part after the first reads.
     inputs: Vec<Vec<f32>>,
     /// Rows of the outputs of the part before, except the last output.
@@ -382,7 +382,7 @@ impl OwnedBatch {
             outputs: if is_last { &self.outputs } else { &[] },
             ahead: &self.ahead,
             bulk_from: self.bulk_from,
-            goal: if is_last { self.goal } else { 0 },
+            goal: if is_last { self.goal } else { Goal::Main },
             inputs: if one.is_some() { one.as_slice() } else { &several },
         })
     }
@@ -434,7 +434,7 @@ mod tests {
                 steps: Vec::new(),
                 inputs: (index > 0).then_some(input).into_iter().collect(),
                 outputs: vec![BufferId(0)],
-                goal_outputs: Vec::new(),
+                ends: Vec::new(),
             };
             let facts = Facts::new(format!("part {index}"), plan, OPTIONS);
             let (flights, log) = (Flights::new(1), Arc::clone(log));
@@ -535,7 +535,7 @@ mod tests {
             ahead: &[],
             bulk_from: 2,
             inputs: &[],
-            goal: 0,
+            goal: Goal::Main,
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rayon::prelude::*;
-use trine_model::{Plan, Scratch, WeightPlace, gather};
+use trine_model::{Goal, Plan, Scratch, WeightPlace, gather};
 
 use crate::batch::{Batch, ProgramOptions};
 use crate::device_memory::{DeviceMemory, MemoryKind};
@@ -53,7 +53,7 @@ pub trait Program: Send {
     /// [output](Results::output) and [top](Results::top) are those of the last step, and
     /// [`Results::chosen`] has the tokens.
     ///
-    /// In a series for the goal that [drafts](Plan::draft_goal) all rows of a sequence have the
+    /// In a series of [drafts](Goal::Draft) all rows of a sequence have the
     /// position of the first, and the hidden state of each is that which the row before gave.
     ///
     /// [`Batch::check_series`] has the rules of the batch. If the series is stopped, what
@@ -135,7 +135,7 @@ pub trait Program: Send {
 
     /// Says where values first were not finite: the layer, and the tensor or the operation. For the
     /// error about outputs of a step with this goal that are not finite.
-    fn overflow(&mut self, goal: usize) -> String {
+    fn overflow(&mut self, goal: Goal) -> String {
         let noted = self.take_overflow();
         noted.unwrap_or_else(|| at_outputs(&self.facts().plan, goal))
     }
@@ -301,11 +301,11 @@ pub struct Facts {
     pub mixed_rows: usize,
     /// Whether the device finds the largest logits itself, so that [`Results::top`] may be called.
     pub finds_top: bool,
-    /// The most steps that may follow the first one of a [series](Program::submit_series) for goal
-    /// 0, at most [`SERIES_MAX`]; 0 if there are no series. A Program that wraps another hands
+    /// The most steps that may follow the first one of a [series](Program::submit_series) for the
+    /// main goal, at most [`SERIES_MAX`]; 0 if there are no series. A Program that wraps another hands
     /// series on to it, or has 0 here.
     pub series_max: usize,
-    /// The same for the goal that drafts; 0 if there is none.
+    /// The same for drafts; 0 if there is none.
     pub draft_series_max: usize,
     /// The most steps that may be in flight.
     pub depth: usize,
@@ -354,11 +354,11 @@ impl Facts {
 
     /// Returns the most steps that may follow the first one of a
     /// [series](Program::submit_series) for a goal; 0 if there are no series for it.
-    pub fn series_for(&self, goal: usize) -> usize {
+    pub fn series_for(&self, goal: Goal) -> usize {
         match goal {
-            0 => self.series_max,
-            _ if self.plan.draft_goal() == Some(goal) => self.draft_series_max,
-            _ => 0,
+            Goal::Main => self.series_max,
+            Goal::Draft => self.draft_series_max,
+            Goal::States | Goal::Experts(_) => 0,
         }
     }
 
@@ -397,11 +397,11 @@ impl Facts {
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] if it has not.
-    pub fn check_output(&self, goal: usize, output: usize) -> Result<(), BackendError> {
+    pub fn check_output(&self, goal: Goal, output: usize) -> Result<(), BackendError> {
         if self.plan.gives(goal, output) {
             return Ok(());
         }
-        let what = format!("output {output} is read of a step for goal {goal}");
+        let what = format!("output {output} is read of a step for goal {goal:?}");
         Err(BackendError::BadBatch { what })
     }
 }
@@ -588,7 +588,7 @@ mod tests {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         };
         let width = Width { tokens: 4, outputs: 1 };
         let options =
@@ -607,7 +607,7 @@ mod tests {
             ahead: &[],
             bulk_from: 1,
             inputs: &[],
-            goal: 0,
+            goal: Goal::Main,
         };
         let mut facts = facts();
         let refused = facts.check_series(&batch, 10, 0);

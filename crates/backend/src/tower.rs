@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_model::{KvType, Model, Rows, TowerConfig, Width};
+use trine_model::{Goal, KvType, Model, Rows, TowerConfig, Width};
 
 use crate::batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView};
 use crate::device::Device;
@@ -124,7 +124,7 @@ impl TowerProgram {
 
     /// Says where values first were not finite, as [`Program::overflow`] does.
     pub fn overflow(&mut self) -> String {
-        self.program.overflow(0)
+        self.program.overflow(Goal::Main)
     }
 
     /// Makes rows of a picture's patches: (patches, values of a patch), row by row of the picture.
@@ -166,7 +166,7 @@ impl TowerProgram {
             outputs,
             bulk_from: if count > BULK_ROWS { 0 } else { count },
             inputs: &[&self.input],
-            goal: 0,
+            goal: Goal::Main,
         };
         let step = self.program.submit(&batch)?;
         let kind = |index| self.program.facts().plan.output(index).rows;

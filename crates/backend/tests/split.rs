@@ -11,7 +11,7 @@ use trine_backend::{
     BLOCK, BackendError, Batch, Demand, Device, DeviceGroup, DeviceMemory, LayerChoice, Memory,
     MemoryKind, Program, ProgramOptions, SequenceView, placement,
 };
-use trine_model::{KvType, Model, Plan, Width, cut};
+use trine_model::{Goal, KvType, Model, Plan, Width, cut};
 use trine_weights::DType;
 
 /// Models with the logits of another implementation.
@@ -316,7 +316,7 @@ fn steps_in_flight_do_not_change_one_another() {
             ahead: &[],
             bulk_from: 1,
             inputs: &[],
-            goal: 0,
+            goal: Goal::Main,
         })
     };
     let mut whole = reference().load_plan(&model, model.plan(), &options).unwrap();

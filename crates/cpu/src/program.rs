@@ -19,7 +19,9 @@ use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, Noted, PageLayout, Pages,
     Partner, Program, ProgramOptions, Results, gather,
 };
-use trine_model::{Buffer, Model, ModelError, Plan, Scratch, Source, WeightId, WeightPlace, Width};
+use trine_model::{
+    Buffer, Goal, Model, ModelError, Plan, Scratch, Source, WeightId, WeightPlace, Width,
+};
 
 use trine_weights::Tensor;
 
@@ -75,7 +77,7 @@ pub(crate) struct CpuProgram {
 struct Ran {
     /// Rows of each kind.
     rows: Width,
-    goal: usize,
+    goal: Goal,
 }
 
 impl CpuProgram {
@@ -128,7 +130,7 @@ impl CpuProgram {
             isa,
             kernels,
             attention_of_cache: kinds_of_caches(&plan, &attention, options),
-            serving: (0..plan.goals()).map(|goal| plan.serving(goal)).collect(),
+            serving: plan.goals().into_iter().map(|goal| (goal, plan.serving(goal))).collect(),
             facts: Facts { pages: Some(layout), ..Facts::new(name, plan, *options) },
             scratch,
             weights,
@@ -159,7 +161,7 @@ impl CpuProgram {
             up,
             groups,
             flights: Flights::new(1),
-            done: Ran { rows: Width { tokens: 0, outputs: 0 }, goal: 0 },
+            done: Ran { rows: Width { tokens: 0, outputs: 0 }, goal: Goal::Main },
         })
     }
 
@@ -176,7 +178,7 @@ impl CpuProgram {
                 Source::Table { table, scale } => {
                     gather(fixed.table(table), scale, batch.tokens, target);
                 }
-                Source::Part | Source::Plan | Source::Picture | Source::State { .. } => {
+                Source::Part | Source::Plan | Source::Picture | Source::State => {
                     let rows = given.next().expect("the batch was checked");
                     target.copy_from_slice(rows);
                 }

@@ -9,7 +9,7 @@ use crate::common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BULK_ROWS, Batch, Device, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;
-use trine_model::{Ends, KvType, Model, Op, Width};
+use trine_model::{Ends, Goal, KvType, Model, Op, Width};
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit, where all is computed with the
@@ -129,7 +129,7 @@ fn rows_of_both_kinds_share_a_step() {
                 ahead: &[],
                 bulk_from,
                 inputs: &[],
-                goal: 0,
+                goal: Goal::Main,
             };
             let step = program.submit(&batch).unwrap();
             let states = program.wait(step).unwrap().output(0).unwrap().to_vec();

@@ -5,6 +5,7 @@ mod drafting;
 mod draws;
 mod flight;
 mod guesses;
+mod landing;
 mod picture_state;
 mod picture_wait;
 mod place;
@@ -28,7 +29,7 @@ use trine_backend::{
     BackendError, Device, Facts, Idle, Partner, Placement, Program, ProgramOptions, SequenceView,
     placement,
 };
-use trine_model::{Model, Plan, Width};
+use trine_model::{Goal, Model, Plan, Width};
 
 use crate::error::EngineError;
 use crate::events::{Event, Finish, SequenceId, Statistics};
@@ -146,8 +147,7 @@ pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]) -> ControlFlow<()>;
 /// Returns the columns of the hidden states that texts are embedded with, if the Plan has a goal
 /// for them.
 fn states_of(plan: &Plan) -> Option<usize> {
-    let has_goal = plan.goals() > 1 && plan.draft_goal() != Some(1);
-    has_goal.then(|| plan.buffer(plan.outputs_of(1)[0]).columns)
+    plan.outputs_of(Goal::States).first().map(|id| plan.buffer(*id).columns)
 }
 
 impl Engine {
@@ -196,7 +196,7 @@ impl Engine {
         let ProgramOptions { width, sequences: slots, context, .. } = *options;
         let vocabulary = plan.output(0).columns;
         let soft_columns = soft_columns(plan);
-        let state_columns = plan.draft_goal().map_or(0, |_| plan.output(1).columns);
+        let state_columns = if plan.has_goal(Goal::Draft) { plan.output(1).columns } else { 0 };
         let kv = KvCache::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
         let mixed = Width { tokens: *mixed_rows, ..width };
@@ -550,7 +550,7 @@ impl Engine {
     /// Says where values first were not finite, as [`Program::overflow`] does: for logits that are
     /// not.
     pub fn overflow(&mut self) -> String {
-        self.program.overflow(0)
+        self.program.overflow(Goal::Main)
     }
 
     fn run_all(
@@ -568,7 +568,8 @@ impl Engine {
             let is_bulk = Precision::of_prompt(rows).is_bulk();
             self.rows.push(0, [piece, &[]], first, piece.len(), is_bulk);
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
-            let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
+            let step =
+                self.rows.submit(self.program.as_mut(), std::iter::once(view), Goal::Main)?;
             let mut logits = rows::wait(self.program.as_mut(), step, None)?;
             logits.fetch(&(0..piece.len() as u32).collect::<Vec<_>>())?;
             for row in 0..piece.len() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trine_backend::SOFT;
+use trine_model::Goal;
 
 use crate::error::EngineError;
 use crate::pictures::{Shown, Sight};
@@ -90,12 +91,11 @@ pub enum Job {
 }
 
 impl Job {
-    /// Returns the output of the Plan that the steps of the request compute
-    /// ([`Batch::goal`](trine_backend::Batch::goal)).
-    pub(crate) fn goal(self) -> usize {
+    /// Returns what the steps of the request compute.
+    pub(crate) fn goal(self) -> Goal {
         match self {
-            Job::Generate => 0,
-            Job::Embed(_) => 1,
+            Job::Generate => Goal::Main,
+            Job::Embed(_) => Goal::States,
         }
     }
 }

@@ -6,7 +6,7 @@ use trine_backend::sampling::{Candidate, Draw, Drawn, NoToken, first_in_rank};
 use trine_backend::{
     BackendError, Batch, Facts, InFlight, Program, Results, SequenceView, TopLogit,
 };
-use trine_model::Plan;
+use trine_model::{Goal, Plan};
 
 /// The buffers of a step's [`Batch`].
 #[derive(Default)]
@@ -95,13 +95,13 @@ impl Rows {
         self.soft.extend_from_slice(rows);
     }
 
-    /// Submits the rows. `views` says where their sequences keep keys and values, `goal` which
-    /// output of the Plan is computed.
+    /// Submits the rows. `views` says where their sequences keep keys and values, `goal` what
+    /// is computed.
     pub(crate) fn submit<'views>(
         &mut self,
         program: &mut dyn Program,
         views: impl Iterator<Item = SequenceView<'views>>,
-        goal: usize,
+        goal: Goal,
     ) -> Result<InFlight, BackendError> {
         self.submit_with(program, views, goal, &[])
     }
@@ -111,7 +111,7 @@ impl Rows {
         &mut self,
         program: &mut dyn Program,
         views: impl Iterator<Item = SequenceView<'views>>,
-        goal: usize,
+        goal: Goal,
         inputs: &[&[f32]],
     ) -> Result<InFlight, BackendError> {
         let places = soft_places(program, goal);
@@ -123,7 +123,7 @@ impl Rows {
         &mut self,
         program: &mut dyn Program,
         views: impl Iterator<Item = SequenceView<'views>>,
-        (goal, more): (usize, usize),
+        (goal, more): (Goal, usize),
         inputs: &[&[f32]],
     ) -> Result<InFlight, BackendError> {
         let places = soft_places(program, goal);
@@ -133,7 +133,7 @@ impl Rows {
     fn with_batch<'views>(
         &mut self,
         views: impl Iterator<Item = SequenceView<'views>>,
-        (goal, soft_places): (usize, u32),
+        (goal, soft_places): (Goal, u32),
         inputs: &[&[f32]],
         submit: impl FnOnce(&Batch<'_>) -> Result<InFlight, BackendError>,
     ) -> Result<InFlight, BackendError> {
@@ -176,16 +176,16 @@ impl Rows {
 /// The most inputs that come with a step.
 const INPUTS_MAX: usize = 4;
 
-/// Returns the columns of the rows of soft tokens that steps for the first goal are given; `None`
+/// Returns the columns of the rows of soft tokens that steps for the main goal are given; `None`
 /// if they are given none.
 pub(crate) fn soft_columns(plan: &Plan) -> Option<usize> {
-    let soft = plan.given_for(0).map(|id| plan.buffer(id));
+    let soft = plan.given_for(Goal::Main).map(|id| plan.buffer(id));
     soft.filter(|buffer| buffer.rows == trine_model::Rows::Soft).map(|buffer| buffer.columns).next()
 }
 
 /// Returns which of the inputs that come with a step for a goal are rows of soft tokens: bit `i`
 /// for input `i`.
-fn soft_places(program: &dyn Program, goal: usize) -> u32 {
+fn soft_places(program: &dyn Program, goal: Goal) -> u32 {
     let plan = &program.facts().plan;
     let is_soft = |id| plan.buffer(id).rows == trine_model::Rows::Soft;
     let places = plan.given_for(goal).take(INPUTS_MAX).enumerate();
@@ -224,7 +224,7 @@ pub(crate) fn wait_for_states(
     program: &mut dyn Program,
     step: InFlight,
 ) -> Result<&[f32], BackendError> {
-    let output = program.facts().plan.outputs_for(1).start;
+    let output = program.facts().plan.outputs_for(Goal::States).start;
     program.wait(step)?.output(output)
 }
 

@@ -10,7 +10,7 @@
 //! the step has no room for them, they come first in the next one, before decoding sequences. If
 //! they are more than rows of several sequences may be, that step is theirs only.
 
-use trine_model::Width;
+use trine_model::{Goal, Width};
 
 /// The rows of one sequence in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,9 +105,9 @@ pub struct Scheduler {
     unit_rows: usize,
     phases: Vec<Phase>,
     /// By slot: the goal that its rows are for. A step has one goal.
-    goals: Vec<usize>,
+    goals: Vec<Goal>,
     /// The goal whose rows were left out of the last step, if any.
-    passed_over: Option<usize>,
+    passed_over: Option<Goal>,
     /// By slot: whether rows of it are in a step that was picked and has not
     /// [landed](Scheduler::land).
     flying: Vec<bool>,
@@ -129,7 +129,7 @@ impl Scheduler {
             width,
             unit_rows: width.tokens,
             phases: vec![Phase::Absent; slots],
-            goals: vec![0; slots],
+            goals: vec![Goal::Main; slots],
             passed_over: None,
             flying: vec![false; slots],
             queue: Vec::with_capacity(slots),
@@ -149,8 +149,8 @@ impl Scheduler {
     /// Adds a sequence with `rows` rows of prompt to run (at least one), after `place` other
     /// prompts ([`Scheduler::prompt_slots`]).
     /// `goal` is what its rows are for ([`Batch::goal`](trine_backend::Batch::goal)); only those of
-    /// goal 0 go on with further tokens.
-    pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted, goal: usize, place: usize) {
+    /// the main goal go on with further tokens.
+    pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted, goal: Goal, place: usize) {
         assert!(
             rows > 0 && self.phases[slot] == Phase::Absent,
             "slot {slot} is taken or has no rows"
@@ -182,10 +182,10 @@ impl Scheduler {
         prompt_rows: usize,
         cuts: &dyn Cuts,
         picks: &mut Vec<Pick>,
-    ) -> usize {
+    ) -> Goal {
         picks.clear();
         let goal = self.next_goal(cuts);
-        if goal == 0 {
+        if goal == Goal::Main {
             self.pick_texts(decodes, prompt_rows, cuts, picks);
         } else {
             // Running texts wait for this step as they do for a prompt's piece.
@@ -194,7 +194,7 @@ impl Scheduler {
             let mut budget = Budget { share: rows.min(most), rows, outputs };
             // Only texts have pictures, so none is left out.
             let left_out = self.pick_prompts(goal, &mut budget, cuts, picks);
-            debug_assert_eq!(left_out, None, "an image is for goal {goal}");
+            debug_assert_eq!(left_out, None, "an image is for goal {goal:?}");
         }
         self.launch(goal, picks);
         goal
@@ -202,7 +202,7 @@ impl Scheduler {
 
     /// Notes that a step with these picks is under way, after it has proved that a Program takes
     /// it.
-    fn launch(&mut self, goal: usize, picks: &[Pick]) {
+    fn launch(&mut self, goal: Goal, picks: &[Pick]) {
         let (mut rows, mut outputs) = (0, 0);
         for pick in picks {
             let is_own = self.goals[pick.slot] == goal && !self.flying[pick.slot];
@@ -219,21 +219,21 @@ impl Scheduler {
 
     /// Returns the goal of the next step: that of sequences that were passed over in the last one,
     /// or of the first prompt.
-    fn next_goal(&mut self, cuts: &dyn Cuts) -> usize {
-        let first = |but: Option<usize>| {
+    fn next_goal(&mut self, cuts: &dyn Cuts) -> Goal {
+        let first = |but: Option<Goal>| {
             let prompts = self.queue.iter().filter(|&&slot| self.can_run(slot, cuts));
             let mut goals = prompts.map(|&slot| self.goals[slot]);
-            let decode = self.has_decode(cuts).then_some(0);
+            let decode = self.has_decode(cuts).then_some(Goal::Main);
             goals.find(|goal| Some(*goal) != but).or(decode.filter(|goal| Some(*goal) != but))
         };
         let due = self.passed_over.filter(|due| self.has_rows(*due, cuts));
-        let goal = due.or_else(|| first(None)).unwrap_or(0);
+        let goal = due.or_else(|| first(None)).unwrap_or_default();
         self.passed_over = first(Some(goal));
         goal
     }
 
-    fn has_rows(&self, goal: usize, cuts: &dyn Cuts) -> bool {
-        (goal == 0 && self.has_decode(cuts)) || self.has_prompt_to_run(goal, cuts)
+    fn has_rows(&self, goal: Goal, cuts: &dyn Cuts) -> bool {
+        (goal == Goal::Main && self.has_decode(cuts)) || self.has_prompt_to_run(goal, cuts)
     }
 
     /// Returns whether rows of a slot's prompt may be picked.
@@ -259,7 +259,7 @@ impl Scheduler {
         let Width { tokens: rows, outputs } = self.width;
         let mut budget = Budget { share: rows, rows, outputs };
         let is_due = |&slot: &usize| {
-            self.is_prefilling(slot) && self.goals[slot] == 0 && self.can_run(slot, cuts)
+            self.is_prefilling(slot) && self.goals[slot] == Goal::Main && self.can_run(slot, cuts)
         };
         // With only prompts it is first in the queue, and needs a step of its own only if it is too
         // wide for one with others.
@@ -276,7 +276,7 @@ impl Scheduler {
             self.leave_queue();
         }
         let first = picks.len();
-        let starves = first == 0 && self.starved && self.has_prompt_to_run(0, cuts);
+        let starves = first == 0 && self.starved && self.has_prompt_to_run(Goal::Main, cuts);
         let held = usize::from(starves);
         budget.rows -= held;
         budget.outputs -= held;
@@ -287,9 +287,9 @@ impl Scheduler {
         let share = if decodes == 0 { usize::MAX } else { prompt_rows.max(1) };
         budget.share = budget.rows.min(share);
         if first == 0 {
-            self.due = self.pick_prompts(0, &mut budget, cuts, picks);
+            self.due = self.pick_prompts(Goal::Main, &mut budget, cuts, picks);
         }
-        self.starved = picks.len() == decodes && self.has_prompt_to_run(0, cuts);
+        self.starved = picks.len() == decodes && self.has_prompt_to_run(Goal::Main, cuts);
         if picks.is_empty()
             && let Some(slot) = self.due.take()
         {
@@ -306,7 +306,7 @@ impl Scheduler {
         self.leave_queue();
     }
 
-    fn has_prompt_to_run(&self, goal: usize, cuts: &dyn Cuts) -> bool {
+    fn has_prompt_to_run(&self, goal: Goal, cuts: &dyn Cuts) -> bool {
         self.queue.iter().any(|&slot| self.goals[slot] == goal && self.can_run(slot, cuts))
     }
 
@@ -337,7 +337,7 @@ impl Scheduler {
     /// for its picture.
     fn pick_prompts(
         &mut self,
-        goal: usize,
+        goal: Goal,
         budget: &mut Budget,
         cuts: &dyn Cuts,
         picks: &mut Vec<Pick>,
@@ -419,7 +419,7 @@ impl Scheduler {
     /// Lets a sequence whose rows have all been run go on with one more token.
     pub fn resume(&mut self, slot: usize) {
         assert_eq!(self.phases[slot], Phase::Waiting, "slot {slot} has rows to run");
-        assert_eq!(self.goals[slot], 0, "slot {slot} writes no text");
+        assert_eq!(self.goals[slot], Goal::Main, "slot {slot} writes no text");
         self.phases[slot] = Phase::Decode;
     }
 

@@ -1,14 +1,16 @@
 //! The bytes that a step has to move, for reports.
 
+use std::collections::HashMap;
+
 use trine_backend::ProgramOptions;
-use trine_model::{KvType, Op, Plan, Workload};
+use trine_model::{Goal, KvType, Op, Plan, Workload};
 
 /// The Plan's cost ([`Plan::cost`]) in a form that is quick to evaluate for each step: the weights
 /// once, and the KV cache of each sequence.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     /// The bytes of weights in a step for each goal of the Plan, without outputs and with some.
-    weights: Vec<[u64; 2]>,
+    weights: HashMap<Goal, [u64; 2]>,
     /// The bytes that a row writes to the caches.
     written: u64,
     /// (window, bytes that a position has in all caches with this window).
@@ -22,10 +24,11 @@ impl Traffic {
             let workload = Workload { sequences: 1, tokens: 1, context: 0, outputs, kv };
             plan.cost_of(goal, workload).weight_bytes
         };
-        let weights = (0..plan.goals()).map(|goal| [0, 1].map(|outputs| weights(goal, outputs)));
+        let ends = plan.goals().into_iter();
+        let weights = ends.map(|goal| (goal, [0, 1].map(|outputs| weights(goal, outputs))));
         let mut traffic = Self { weights: weights.collect(), written: 0, caches: Vec::new() };
-        // Those of the first goal: steps for others are few, or read what it reads.
-        let serving = plan.serving(0);
+        // The caches of the main goal: steps for others are few, or read what it reads.
+        let serving = plan.serving(Goal::Main);
         for (step, _) in plan.steps.iter().zip(serving).filter(|(_, serves)| *serves) {
             match &step.op {
                 Op::Attend { heads, window, .. } => {
@@ -46,8 +49,8 @@ impl Traffic {
     }
 
     /// Returns the bytes of weights that a step reads.
-    pub(crate) fn weights(&self, goal: usize, has_outputs: bool) -> u64 {
-        self.weights[goal][usize::from(has_outputs)]
+    pub(crate) fn weights(&self, goal: Goal, has_outputs: bool) -> u64 {
+        self.weights[&goal][usize::from(has_outputs)]
     }
 
     /// Returns the bytes of the caches that `rows` rows of a sequence with `context` earlier
@@ -115,7 +118,7 @@ mod tests {
                     assert_eq!(traffic.cache(tokens, context), cost.cache_bytes, "{workload:?}");
                     // They differ by the rows of the embedding table, of which the traffic counts
                     // one.
-                    let table = cost.weight_bytes - traffic.weights(0, outputs > 0);
+                    let table = cost.weight_bytes - traffic.weights(Goal::Main, outputs > 0);
                     assert_eq!(table, (tokens as u64 - 1) * 272, "{workload:?}");
                 }
             }

@@ -11,6 +11,7 @@
 //! that one Program with one scratch memory computes them all.
 
 use crate::cost::{Cost, Workload};
+use crate::goal::{End, Goal};
 use crate::plan::{
     Buffer, BufferId, ExpertMatrix, Input, Op, Plan, Rows, Source, Step, Weight, WeightId,
     WeightPlace,
@@ -62,7 +63,7 @@ pub fn aside(plan: &Plan) -> Vec<Pair> {
 
 /// Returns the numbers of a Plan's layers whose experts are aside, in ascending order.
 pub fn aside_layers(plan: &Plan) -> Vec<usize> {
-    let serving = plan.serving(0);
+    let serving = plan.serving(Goal::Main);
     let attends = |end: usize| {
         let steps = plan.steps[..end].iter().zip(&serving);
         steps.filter(|(step, serves)| **serves && matches!(step.op, Op::Attend { .. })).count()
@@ -118,16 +119,18 @@ pub fn others(plan: &Plan) -> Option<Plan> {
         caches: Vec::new(),
         steps,
         inputs: [rows, chosen, shares].map(given).to_vec(),
-        goal_outputs: vec![1; outputs.len()],
+        ends: (0..outputs.len())
+            .map(|number| End { goal: Goal::Experts(number), outputs: 1 })
+            .collect(),
         outputs,
     };
     Some(own.compacted())
 }
 
-/// Returns the part of a step's cost that the experts aside have: that of another device.
-pub fn cost(plan: &Plan, goal: usize, workload: Workload) -> Cost {
+/// Returns what the experts aside cost another device in a step for the main goal.
+pub fn cost(plan: &Plan, workload: Workload) -> Cost {
     let mut total = Cost::default();
-    let serving = plan.serving(goal);
+    let serving = plan.serving(Goal::Main);
     for index in aside(plan).iter().flat_map(|pair| [pair.gated, pair.sum]) {
         if serving[index] {
             total += plan.step_cost(&plan.steps[index], workload);

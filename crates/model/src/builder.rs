@@ -32,7 +32,7 @@ impl<'a> Builder<'a> {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         };
         Self { plan, dtype_of, known: HashMap::new(), scope: String::new(), model: "" }
     }
@@ -60,10 +60,10 @@ impl<'a> Builder<'a> {
         buffer
     }
 
-    /// Adds rows that steps of a goal are given: (tokens, columns).
-    pub(crate) fn state(&mut self, name: &str, columns: usize, goal: usize) -> BufferId {
+    /// Adds the hidden states that drafts are given: (tokens, columns).
+    pub(crate) fn state(&mut self, name: &str, columns: usize) -> BufferId {
         let buffer = self.buffer(name, Rows::Tokens, columns);
-        self.plan.inputs.push(Input { buffer, source: Source::State { goal } });
+        self.plan.inputs.push(Input { buffer, source: Source::State });
         buffer
     }
 

@@ -6,6 +6,7 @@
 
 use std::ops::AddAssign;
 
+use crate::goal::Goal;
 use crate::plan::{BufferId, Heads, Op, Plan, Rows, Step};
 use crate::scratch::Width;
 
@@ -120,11 +121,11 @@ impl Cost {
 impl Plan {
     /// Returns the cost of one pass, for the first goal if it has several.
     pub fn cost(&self, workload: Workload) -> Cost {
-        self.cost_of(0, workload)
+        self.cost_of(self.first_goal(), workload)
     }
 
     /// Returns the cost of one pass for a goal.
-    pub fn cost_of(&self, goal: usize, workload: Workload) -> Cost {
+    pub fn cost_of(&self, goal: Goal, workload: Workload) -> Cost {
         let mut total = Cost::default();
         for (step, serves) in self.steps.iter().zip(self.serving(goal)) {
             if serves {

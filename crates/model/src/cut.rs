@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::goal::Goal;
 use crate::plan::{BufferId, CacheId, Input, Op, Plan, Rows, Source, Step, WeightId};
 
 /// Returns the largest number of a Plan's last layers for which `fits` holds: of the whole Plan, or
@@ -32,7 +33,7 @@ pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize 
 /// rows are those of wanted logits.
 pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     // A guess reads caches of the first layers' part, which a step for another goal would write.
-    if layers == 0 || layers >= plan.layers() || plan.draft_goal().is_some() {
+    if layers == 0 || layers >= plan.layers() || plan.has_goal(Goal::Draft) {
         return None;
     }
     let border = narrowest_border(plan, layers)?;
@@ -74,7 +75,7 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
         steps: before,
         inputs: first_inputs,
         outputs: border.crossing,
-        goal_outputs: Vec::new(),
+        ends: Vec::new(),
         ..plan.clone()
     };
     Some([first, second].map(Plan::compacted))
@@ -99,7 +100,7 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
             let name = &next.buffers[input.buffer.0].name;
             let place = match input.source {
                 Source::Part => handed_over.next(),
-                Source::Plan | Source::Picture | Source::State { .. } => {
+                Source::Plan | Source::Picture | Source::State => {
                     joined.given().find(|given| joined.buffer(*given).name == *name)
                 }
                 Source::Table { .. } => None,
@@ -121,7 +122,7 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
         joined.weights.append(&mut next.weights);
         joined.caches.append(&mut next.caches);
         joined.steps.append(&mut next.steps);
-        (joined.outputs, joined.goal_outputs) = (next.outputs, next.goal_outputs);
+        (joined.outputs, joined.ends) = (next.outputs, next.ends);
         joined
     });
     let place = |name: &str| whole.given().position(|id| whole.buffer(id).name == name);
@@ -149,7 +150,7 @@ struct Border {
 fn narrowest_border(plan: &Plan, layers: usize) -> Option<Border> {
     let mut live: BTreeSet<BufferId> = plan.outputs.iter().copied().collect();
     let mut attends = plan.layers();
-    let serving = plan.serving(0);
+    let serving = plan.serving(Goal::Main);
     let mut narrowest: Option<Border> = None;
     let mut see = |live: &BTreeSet<BufferId>, steps, splits_norms| {
         let changed = &plan.steps[..steps + usize::from(splits_norms)];

@@ -16,13 +16,14 @@ use crate::assistant_config::{AssistantConfig, CentroidsConfig};
 use crate::builder::Builder;
 use crate::config::{AttentionKind, Config, LayerConfig};
 use crate::error::ModelError;
+use crate::goal::{End, Goal};
 use crate::layer;
 use crate::names::{self, DRAFT_PREFIX as PREFIX};
 use crate::plan::{BufferId, CacheId, ExpertMatrix, Op, Plan};
 
 /// Adds a goal to a Plan that gives logits: one guess for each row, whose input are the token and
 /// the hidden state before it. Its outputs are the logits of the guess and the next hidden state,
-/// (outputs, vocabulary) and (outputs, hidden). The hidden states that the logits of the first goal
+/// (outputs, vocabulary) and (outputs, hidden). The hidden states that the logits of the main goal
 /// are made of become its second output.
 ///
 /// # Errors
@@ -33,11 +34,11 @@ pub(crate) fn with_drafts(
     assistant: &AssistantConfig,
     dtype_of: &dyn Fn(&str) -> trine_weights::DType,
 ) -> Result<Plan, ModelError> {
-    let own = draft(&plan, config, assistant, plan.goals(), dtype_of)?;
+    let own = draft(&plan, config, assistant, dtype_of)?;
     let hidden = state_of_logits(&plan);
     plan.outputs.insert(1, hidden);
-    plan.goal_outputs.first_mut().into_iter().for_each(|outputs| *outputs += 1);
-    plan.append(own);
+    plan.ends.first_mut().into_iter().for_each(|end| end.outputs += 1);
+    plan.append(own, Goal::Draft);
     Ok(plan)
 }
 
@@ -61,7 +62,6 @@ pub(crate) fn draft(
     target: &Plan,
     config: &Config,
     assistant: &AssistantConfig,
-    goal: usize,
     dtype_of: &dyn Fn(&str) -> trine_weights::DType,
 ) -> Result<Plan, ModelError> {
     let (mut own, backbone) = (assistant.config.clone(), assistant.backbone);
@@ -81,7 +81,7 @@ pub(crate) fn draft(
     p.scope(PREFIX);
     let (rows, scale) = (config.vocabulary, config.embedding_scale);
     let e = p.embed("embedding", names::TOKEN_EMBEDDING, rows, backbone, scale);
-    let h = p.state("state", backbone, goal);
+    let h = p.state("state", backbone);
     let x = p.join("token_and_state", vec![e, h]);
     p.of_model(PREFIX);
     let mut y = p.matmul("residual", x, names::DRAFT_INPUT, own.hidden);
@@ -107,7 +107,9 @@ pub(crate) fn draft(
         None => p.matmul("logits", normed, names::TOKEN_EMBEDDING, own.vocabulary),
     };
     let next = p.matmul("next_state", normed, names::DRAFT_OUTPUT, backbone);
-    Ok(p.finish_with(vec![logits, next]))
+    let mut plan = p.finish_with(vec![logits, next]);
+    plan.ends = vec![End { goal: Goal::Draft, outputs: plan.outputs.len() }];
+    Ok(plan)
 }
 
 /// Adds the logits of the clusters whose centroids have the largest products.
@@ -187,5 +189,5 @@ pub(crate) fn alone(assistant: &AssistantConfig) -> Result<Plan, ModelError> {
         target.cache(index, layer);
     }
     let target = target.finish_with(Vec::new());
-    draft(&target, &config, assistant, 0, &float)
+    draft(&target, &config, assistant, &float)
 }

@@ -5,10 +5,11 @@
 //! to the last step that writes a KV cache the two Plans are the same. Combined
 //! they share weights and caches, and a batch says which end its rows are for.
 
+use crate::goal::Goal;
 use crate::plan::{BufferId, Plan, WeightId};
 
 /// Joins two Plans that begin with the same steps, over the same caches: a Plan
-/// whose goals are those of `first`, and then `second`. Weights are the same if they have one name.
+/// whose first outputs are the main ones, and whose second are hidden states. Weights are the same if they have one name.
 ///
 /// Returns `None` if the Plans have different inputs or caches, or differ up to the last step that
 /// writes a cache. Both ends may read caches.
@@ -31,7 +32,7 @@ pub fn either(mut first: Plan, mut second: Plan) -> Option<Plan> {
     }
     second.steps.drain(..shared);
     second.inputs.clear();
-    first.append(second);
+    first.append(second, Goal::States);
     Some(first)
 }
 
@@ -93,7 +94,7 @@ mod tests {
             steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
             inputs: vec![Input { buffer: STREAM, source: Source::Part }],
             outputs: vec![STATES],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         }
     }
 
@@ -112,17 +113,17 @@ mod tests {
         assert_eq!(joined.weights.len(), 2);
         assert_eq!(joined.steps[4].op.weights(), [WeightId(1)]);
         assert_eq!(joined.outputs, [BufferId(2), BufferId(3)]);
-        assert_eq!(joined.goals(), 2);
-        assert_eq!(joined.serving(0), [true, true, true, false, false]);
+        assert_eq!(joined.goals(), [Goal::Main, Goal::States]);
+        assert_eq!(joined.serving(Goal::Main), [true, true, true, false, false]);
         // The rotated query is in the residual stream, which only the second goal reads later.
-        assert_eq!(joined.serving(1), [true, true, false, true, true]);
-        assert!(joined.gives(1, 1) && !joined.gives(1, 0));
+        assert_eq!(joined.serving(Goal::States), [true, true, false, true, true]);
+        assert!(joined.gives(Goal::States, 1) && !joined.gives(Goal::States, 0));
     }
 
     #[test]
     fn a_plan_with_one_goal_runs_whole() {
         let plan = of_outputs();
-        assert_eq!((plan.goals(), plan.serving(0)), (1, vec![true; 3]));
+        assert_eq!((plan.goals(), plan.serving(Goal::Main)), (vec![Goal::Main], vec![true; 3]));
     }
 
     fn store() -> Step {
@@ -152,7 +153,7 @@ mod tests {
         let mut second = plan(Rows::Tokens, &["norm"], None, vec![norm(0, STATES)]);
         second.steps[1].op = attend(Some(2));
         let joined = either(of_outputs(), second).unwrap();
-        assert_eq!(joined.serving(0), [true, true, true, false, false]);
-        assert_eq!(joined.serving(1), [true, false, false, false, true]);
+        assert_eq!(joined.serving(Goal::Main), [true, true, true, false, false]);
+        assert_eq!(joined.serving(Goal::States), [true, false, false, false, true]);
     }
 }

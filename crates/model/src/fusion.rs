@@ -280,7 +280,7 @@ mod tests {
             steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
             inputs: Vec::new(),
             outputs: vec![output],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         }
     }
 

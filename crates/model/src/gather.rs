@@ -79,7 +79,7 @@ mod tests {
             steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
             inputs: vec![Input { buffer: BufferId(1), source: Source::Plan }],
             outputs: vec![BufferId(2)],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         })
     }
 

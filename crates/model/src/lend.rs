@@ -165,6 +165,7 @@ mod tests {
     use trine_weights::DType;
 
     use super::*;
+    use crate::goal::{End, Goal};
     use crate::plan::WeightKind;
     use crate::{KvType, Scratch, Width, Workload};
 
@@ -190,7 +191,7 @@ mod tests {
             steps: vec![Step { label: "blk.0.it".to_owned(), op }],
             inputs: Vec::new(),
             outputs: vec![OUTPUT],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         }
     }
 
@@ -283,9 +284,9 @@ mod tests {
     fn loans_order_what_they_join() {
         let mut whole = plan(Rows::Tokens, products());
         whole.outputs = vec![OUTPUT, OTHER];
-        whole.goal_outputs = vec![1; 2];
+        whole.ends = [Goal::Main, Goal::States].map(|goal| End { goal, outputs: 1 }).to_vec();
         let lent = lend(whole, &|_| 64);
-        assert_eq!(lent.serving(0), [true, true, true, true, false]);
+        assert_eq!(lent.serving(Goal::Main), [true, true, true, true, false]);
         let scratch = Scratch::place(&lent, Width { tokens: 3, outputs: 1 });
         let at = |name: &str| {
             let index = lent.buffers.iter().position(|buffer| buffer.name == name).unwrap();

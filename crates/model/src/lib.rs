@@ -36,6 +36,7 @@ pub mod gemma3n;
 pub mod gemma4;
 mod gemma4_unified;
 pub mod gemma4_vision;
+mod goal;
 mod goals;
 mod judge;
 mod layer;
@@ -67,6 +68,7 @@ pub use config::{
 pub use cost::{Cost, KvType, Workload};
 pub use either::either;
 pub use error::ModelError;
+pub use goal::{End, Goal};
 pub use judge::{check_kind, judge, judge_tower};
 pub use model::{Ends, Model, base_plan};
 pub use plan::{

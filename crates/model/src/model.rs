@@ -194,7 +194,7 @@ impl Model {
         let dtype_of = |name: &str| self.dtype(name);
         let plan = match logits {
             true => drafts::with_drafts(plan, &self.config, assistant, &dtype_of),
-            false => drafts::draft(&plan, &self.config, assistant, 0, &dtype_of),
+            false => drafts::draft(&plan, &self.config, assistant, &dtype_of),
         };
         self.stored(plan.expect("both were compared when the draft was given"))
     }

@@ -6,6 +6,7 @@
 //! ([`Rows::Outputs`]), or for each soft token ([`Rows::Soft`]).
 
 use crate::config::Rope;
+use crate::goal::{End, Goal};
 pub use crate::values::{
     Buffer, BufferId, Cache, CacheId, Rows, Weight, WeightId, WeightKind, WeightPlace,
 };
@@ -494,11 +495,8 @@ pub enum Source {
     /// The patches of a picture. All rows of a Plan with this input are patches: it is a tower's,
     /// which has no parts, since its layers share a cache.
     Picture,
-    /// The same for steps with this goal only: hidden states that a step with another goal gave.
-    State {
-        /// The goal.
-        goal: usize,
-    },
+    /// The same for [drafts](Goal::Draft) only: hidden states that a step with another goal gave.
+    State,
 }
 
 impl Input {
@@ -506,13 +504,13 @@ impl Input {
     pub fn table(&self) -> Option<WeightId> {
         match self.source {
             Source::Table { table, .. } => Some(table),
-            Source::Part | Source::Plan | Source::Picture | Source::State { .. } => None,
+            Source::Part | Source::Plan | Source::Picture | Source::State => None,
         }
     }
 
     /// Returns whether steps with a goal take it.
-    pub fn is_for(&self, goal: usize) -> bool {
-        !matches!(self.source, Source::State { goal: own } if own != goal)
+    pub fn is_for(&self, goal: Goal) -> bool {
+        self.source != Source::State || goal == Goal::Draft
     }
 
     /// Returns whether its rows come with the batch, as all do except those that are gathered.
@@ -540,10 +538,10 @@ pub struct Plan {
     /// the residual stream for the part after it, or (tokens or outputs, hidden) hidden states.
     /// Logits come first.
     pub outputs: Vec<BufferId>,
-    /// How many of the outputs each goal of a step has, in order. Empty if a step computes all
-    /// outputs, for one goal. Alternatives are made by `either` and
+    /// The goals that a step may have, in the order of their outputs. Empty if every step computes
+    /// all outputs, for [`Goal::Main`]. Alternatives are made by `either` and
     /// [`drafts`](mod@crate::drafts).
-    pub goal_outputs: Vec<usize>,
+    pub ends: Vec<End>,
 }
 
 impl Plan {
@@ -576,7 +574,7 @@ impl Plan {
     }
 
     /// Returns the buffers whose rows come with a batch for a goal, in the order of the inputs.
-    pub fn given_for(&self, goal: usize) -> impl Iterator<Item = BufferId> + '_ {
+    pub fn given_for(&self, goal: Goal) -> impl Iterator<Item = BufferId> + '_ {
         let takes = move |input: &&Input| input.is_given() && input.is_for(goal);
         self.inputs.iter().filter(takes).map(|input| input.buffer)
     }
@@ -591,11 +589,11 @@ impl Plan {
         self.weights.iter().filter(|weight| weight.place == place).map(Weight::bytes).sum()
     }
 
-    /// Returns the number of layers in it: each attends once in a step for the first goal.
+    /// Returns the number of layers in it: each attends once in a step for the main goal.
     pub fn layers(&self) -> usize {
         let attends =
             |(step, serves): &(&Step, bool)| *serves && matches!(step.op, Op::Attend { .. });
-        self.steps.iter().zip(self.serving(0)).filter(attends).count()
+        self.steps.iter().zip(self.serving(Goal::Main)).filter(attends).count()
     }
 
     /// Returns whether its rows are patches of a picture instead of tokens of a text.

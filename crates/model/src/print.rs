@@ -16,7 +16,7 @@ impl fmt::Display for Plan {
         // A single output is the result of the last step.
         if self.outputs.len() > 1 {
             for id in &self.outputs {
-                let name = if self.goals() > 1 { "output, or" } else { "output" };
+                let name = if self.ends.len() > 1 { "output, or" } else { "output" };
                 writeln!(f, "      {name:<24} {}", self.shape(*id))?;
             }
         }
@@ -47,7 +47,7 @@ impl Plan {
             Source::Table { table, .. } => format!("gather x {}", self.weight_shape(table)),
             Source::Plan => "plan".to_owned(),
             Source::Picture => "picture".to_owned(),
-            Source::State { goal } => format!("states for goal {goal}"),
+            Source::State => "states of another step".to_owned(),
         };
         format!("{source} -> {}", self.shape(input.buffer))
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::goal::{End, Goal};
 use crate::plan::{BufferId, CacheId, Input, Plan, Source, WeightId};
 
 impl Plan {
@@ -51,7 +52,7 @@ impl Plan {
 
     /// Adds what another Plan over the same caches computes, as a goal of its own. Buffers that are
     /// equal are one, and weights that have one name.
-    pub(crate) fn append(&mut self, mut own: Self) {
+    pub(crate) fn append(&mut self, mut own: Self, goal: Goal) {
         let buffers: Vec<BufferId> = own
             .buffers
             .drain(..)
@@ -63,10 +64,10 @@ impl Plan {
             .map(|weight| WeightId(place_in(&mut self.weights, weight, |a, b| a.name == b.name)))
             .collect();
         own.renumber(&|id| buffers[id.0], &|id| weights[id.0], &|id| id);
-        if self.goal_outputs.is_empty() {
-            self.goal_outputs.push(self.outputs.len());
+        if self.ends.is_empty() {
+            self.ends.push(End { goal: Goal::Main, outputs: self.outputs.len() });
         }
-        self.goal_outputs.push(own.outputs.len());
+        self.ends.push(End { goal, outputs: own.outputs.len() });
         self.steps.append(&mut own.steps);
         self.inputs.append(&mut own.inputs);
         self.outputs.append(&mut own.outputs);

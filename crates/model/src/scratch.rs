@@ -88,9 +88,9 @@ fn claims(plan: &Plan, width: Width) -> Vec<Claim> {
         lifetimes[input.buffer.0] = Some((0, last));
     }
     // Outputs are read after the last step of those that are run for their goal.
-    for goal in 0..plan.goals() {
-        let last = match plan.goals() {
-            1 => end,
+    for goal in plan.goals() {
+        let last = match plan.ends.len() {
+            0 | 1 => end,
             _ => plan.serving(goal).iter().rposition(|serves| *serves).unwrap_or(end),
         };
         for id in plan.outputs_of(goal) {

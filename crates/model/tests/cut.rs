@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use trine_model::{
-    Ends, KvType, Model, Op, Plan, Rows, Scratch, Source, Width, Workload, cut, fusion, narrow,
+    Ends, Goal, KvType, Model, Op, Plan, Rows, Scratch, Source, Width, Workload, cut, fusion,
+    narrow,
 };
 
 fn golden(name: &str) -> Model {
@@ -98,17 +99,17 @@ fn joined_parts_cost_what_the_whole_does() {
     let model = golden("gemma3-a");
     let plan = model.plan_for(Ends { states: true, ..Ends::LOGITS });
     let workload = Workload::decode(3, 5, KvType::F16);
-    assert_eq!(plan.goals(), 2);
+    assert_eq!(plan.goals(), [Goal::Main, Goal::States]);
     // The last layer attends in both ends, for the wanted rows and for all.
     assert_eq!(plan.layers(), model.plan().layers());
     for layers in 1..plan.layers() {
         let [first, second] = cut::cut(&plan, layers).unwrap();
         let whole = cut::join(&plan, [&first, &second]);
         assert_eq!(whole.inputs, plan.inputs);
-        assert!(!whole.serving(0)[..first.steps.len()].contains(&false), "{whole}");
-        for goal in 0..plan.goals() {
+        assert!(!whole.serving(Goal::Main)[..first.steps.len()].contains(&false), "{whole}");
+        for goal in plan.goals() {
             let (found, expected) = (whole.cost_of(goal, workload), plan.cost_of(goal, workload));
-            assert_eq!(found.memory_bytes(), expected.memory_bytes(), "goal {goal}");
+            assert_eq!(found.memory_bytes(), expected.memory_bytes(), "{goal:?}");
         }
     }
     let shared = golden("gemma3n-a");

@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use trine_backend::reference::{Products, ReferenceDevice};
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SequenceView};
-use trine_model::{KvType, Model, Width};
+use trine_model::{Goal, KvType, Model, Width};
 use trine_text::{Specials, Tokenizer};
 
 /// Elements that the NPU's kernels sum at once (K of the published products).
@@ -76,7 +76,7 @@ fn logits(model: &Model, products: Products, ids: &[u32]) -> Result<Vec<f32>> {
         ahead: &[],
         bulk_from: count,
         inputs: &[],
-        goal: 0,
+        goal: Goal::Main,
     })?;
     Ok(program.wait(step)?.output(0)?.to_vec())
 }

@@ -8,7 +8,7 @@ use trine_backend::{
     BLOCK, BULK_ROWS, Batch, Device, MemoryKind, Program, ProgramOptions, SequenceView,
 };
 use trine_model::{
-    Buffer, BufferId, KvType, Model, Op, Plan, Product, Rows, Step, Weight, WeightId, Width,
+    Buffer, BufferId, Goal, KvType, Model, Op, Plan, Product, Rows, Step, Weight, WeightId, Width,
 };
 use trine_vulkan::capabilities::{DeviceKind, MemoryHeap};
 use trine_vulkan::{Gpu, ReadSpeed};
@@ -188,7 +188,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         ahead: &[],
         bulk_from: if rows > BULK_ROWS { 0 } else { rows },
         inputs: &[],
-        goal: 0,
+        goal: Goal::Main,
     };
     // The first run warms caches and pages and is not counted.
     product_seconds(program.as_mut(), &batch)?;
@@ -233,7 +233,7 @@ fn product(weight: &Weight) -> Plan {
         ],
         inputs: Vec::new(),
         outputs: vec![output],
-        goal_outputs: Vec::new(),
+        ends: Vec::new(),
     }
 }
 

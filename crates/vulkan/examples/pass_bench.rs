@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView, TopLogit,
 };
-use trine_model::{KvType, Model, Plan, Tower, Width};
+use trine_model::{Goal, KvType, Model, Plan, Tower, Width};
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
 use trine_weights::Checkpoint;
 
@@ -185,7 +185,7 @@ impl Bench {
 
     /// Returns the rows of each input of a step that has none.
     fn inputs(&self) -> Vec<&'static [f32]> {
-        self.plan.given_for(0).map(|_| &[][..]).collect()
+        self.plan.given_for(Goal::Main).map(|_| &[][..]).collect()
     }
 
     /// Runs a step of `rows` rows of each of these sequences from a position on, and has the
@@ -223,7 +223,7 @@ impl Bench {
             ahead: &[],
             bulk_from: tokens.len(),
             inputs: &inputs,
-            goal: 0,
+            goal: Goal::Main,
         };
         let step = self.program.submit(&batch)?;
         let results = self.program.wait(step)?;
@@ -257,7 +257,7 @@ impl Bench {
             ahead: &[],
             bulk_from: sequences,
             inputs: &inputs,
-            goal: 0,
+            goal: Goal::Main,
         };
         if let Some(steps) = series {
             let step = self.program.submit_series(&batch, steps - 1)?;

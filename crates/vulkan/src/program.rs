@@ -46,7 +46,7 @@ use trine_backend::{
     Aside, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, LoadAside, Memory,
     Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TopLogit, at_norm, too_few,
 };
-use trine_model::{Buffer, Model, Plan, Width, gather};
+use trine_model::{Buffer, Goal, Model, Plan, Width, gather};
 
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
@@ -97,7 +97,7 @@ struct Step {
     pass: usize,
     /// Index of the pass that would run without a partner.
     alone: usize,
-    goal: usize,
+    goal: Goal,
     /// Rows of each kind; the last step's of a series.
     rows: Width,
     series: Option<Series>,
@@ -132,7 +132,7 @@ impl VulkanProgram {
             done: Step {
                 pass: 0,
                 alone: 0,
-                goal: 0,
+                goal: Goal::Main,
                 rows: Width { tokens: 0, outputs: 0 },
                 series: None,
                 is_timed: false,
@@ -249,7 +249,7 @@ impl VulkanProgram {
         let first = pass_of(&bound.passes, batch, None);
         let sequences = batch.outputs.len();
         let next = pass_of(&bound.passes, batch, Some(sequences));
-        let (goal, advance) = (batch.goal, advance(plan, batch.goal));
+        let (goal, advance) = (batch.goal, advance(batch.goal));
         let series = Series { goal, advance, first, next, more };
         match &mut self.profile {
             Some(profile) => bound.run_series_timed(&binding, batch, series, profile)?,
@@ -337,8 +337,8 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
         is_invariant: device.is_invariant(),
         mixed_rows: most_mixed(options.width.tokens, device.is_invariant()),
         finds_top: finds_top(&plan),
-        series_max: series(0),
-        draft_series_max: plan.draft_goal().map_or(0, series),
+        series_max: series(Goal::Main),
+        draft_series_max: series(Goal::Draft),
         pages: Some(layout),
         ..Facts::new(trine_backend::Device::name(device), plan, options)
     }

@@ -8,7 +8,7 @@ use crate::common::{Golden, bits, folder, largest};
 use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, Results, SERIES_MAX, SequenceView,
 };
-use trine_model::{Assistant, Ends, KvType, Model, Width};
+use trine_model::{Assistant, Ends, Goal, KvType, Model, Width};
 use trine_vulkan::testing::{device, own_device};
 use trine_vulkan::{Injected, VulkanDevice};
 
@@ -81,7 +81,6 @@ impl std::fmt::Debug for Outcome {
 /// A Program with a draft, whose slots hold texts.
 struct Runner {
     program: Box<dyn Program>,
-    goal: usize,
     /// The places of a guess's logits and next states among the outputs.
     outputs: [usize; 2],
     /// Columns of these.
@@ -92,12 +91,11 @@ struct Runner {
 impl Runner {
     fn new(device: &dyn Device, model: &Model) -> Self {
         let plan = model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
-        let goal = plan.draft_goal().unwrap();
-        let first = plan.outputs_for(goal).start;
+        let first = plan.outputs_for(Goal::Draft).start;
         let outputs = [first, first + 1];
         let columns = outputs.map(|index| plan.output(index).columns);
         let program = device.load_plan(model, plan, &OPTIONS).unwrap();
-        let mut runner = Self { program, goal, outputs, columns, starts: Vec::new() };
+        let mut runner = Self { program, outputs, columns, starts: Vec::new() };
         runner.fill();
         runner
     }
@@ -121,7 +119,7 @@ impl Runner {
                     ahead: &[],
                     bulk_from: tokens.len(),
                     inputs: &[],
-                    goal: 0,
+                    goal: Goal::Main,
                 };
                 let step = self.program.submit(&batch).unwrap();
                 let results = self.program.wait(step).unwrap();
@@ -162,7 +160,7 @@ impl Runner {
             ahead: &[],
             bulk_from: rows.len(),
             inputs: &[&states],
-            goal: self.goal,
+            goal: Goal::Draft,
         };
         let step = match more {
             Some(more) => self.program.submit_series(&batch, more)?,
@@ -210,7 +208,7 @@ impl Runner {
 /// Compares series with their guesses one by one. They leave caches as they are.
 fn compare(device: &VulkanDevice, name: &str) {
     let mut runner = Runner::new(device, &model(name));
-    assert_eq!(runner.program.facts().series_for(runner.goal), SERIES_MAX, "{name}");
+    assert_eq!(runner.program.facts().series_for(Goal::Draft), SERIES_MAX, "{name}");
     for slots in [&[0][..], &[1], &[2, 0, 1]] {
         for more in [0, 1, 3, SERIES_MAX] {
             let expected = runner.stepwise(slots, more);
@@ -279,7 +277,7 @@ fn a_series_that_breaks_a_rule_costs_nothing() {
         ahead: &[],
         bulk_from: 1,
         inputs: &[&state[..state.len() / 2]],
-        goal: runner.goal,
+        goal: Goal::Draft,
     };
     let two = Batch { tokens: &[3, 4], positions: &[19, 20], sequence_of: &[0, 0], ..good };
     let program = &mut runner.program;
@@ -290,13 +288,13 @@ fn a_series_that_breaks_a_rule_costs_nothing() {
         (Batch { inputs: &[], ..good }, 1),
         (Batch { inputs: &[&state], ..good }, 1),
         (Batch { inputs: &[&state], outputs: &[1], ..two }, 1),
-        (Batch { goal: 2, ..good }, 1),
+        (Batch { goal: Goal::States, ..good }, 1),
     ] {
         let refused = program.submit_series(&batch, more);
         assert!(matches!(refused, Err(BackendError::BadBatch { .. })), "{refused:?}");
     }
     // Steps of this model take rows of a table.
-    let refused = program.submit_series(&Batch { goal: 0, inputs: &[], ..good }, 1);
+    let refused = program.submit_series(&Batch { goal: Goal::Main, inputs: &[], ..good }, 1);
     assert!(matches!(refused, Err(BackendError::Unsupported { .. })), "{refused:?}");
     assert_eq!(runner.series(&[0, 1], 4), expected);
 }

@@ -6,7 +6,7 @@ use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView,
 };
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Width};
+use trine_model::{Goal, KvType, Width};
 use trine_vulkan::testing::{device, pieces, takes};
 
 /// Models whose weights and activations stay in f32.
@@ -115,7 +115,7 @@ fn the_largest_logits_are_found_behind_a_cut() {
         ahead: &[],
         bulk_from: 5,
         inputs: &[],
-        goal: 0,
+        goal: Goal::Main,
     };
     let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
     let both = DeviceGroup::new(vec![cpu, Box::new(device())], LayerChoice::Exactly(2));

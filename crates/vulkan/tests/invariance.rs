@@ -9,7 +9,7 @@ use crate::common::pictures::{
 use crate::common::random::{Random, model};
 use crate::common::{Golden, bits};
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView, TowerProgram};
-use trine_model::{KvType, Model, Rows, Width};
+use trine_model::{Goal, KvType, Model, Rows, Width};
 use trine_vulkan::INVARIANT_ROWS;
 use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;
@@ -169,7 +169,7 @@ impl Crowd {
                 ahead: &ahead,
                 bulk_from: rows.len(),
                 inputs: &inputs[..usize::from(takes_pictures)],
-                goal: 0,
+                goal: Goal::Main,
             };
             let found = program.run(&batch).unwrap();
             for ((.., index), row) in rows.iter().zip(found.chunks_exact(config.vocabulary)) {

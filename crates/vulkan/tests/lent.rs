@@ -11,7 +11,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Program, ProgramOptions, SequenceView,
 };
-use trine_model::{Ends, KvType, Model, Width};
+use trine_model::{Ends, Goal, KvType, Model, Width};
 use trine_vulkan::Injected;
 use trine_vulkan::testing::{own_device, takes};
 use trine_weights::DType;
@@ -157,7 +157,7 @@ fn mixed(program: &mut dyn Program, exact: usize, bulk: usize) -> Vec<f32> {
         ahead: &[],
         bulk_from: exact,
         inputs: &[],
-        goal: 0,
+        goal: Goal::Main,
     };
     let step = program.submit(&batch).unwrap();
     program.wait(step).unwrap().output(0).unwrap().to_vec()
@@ -255,7 +255,7 @@ fn a_stopped_step_leaves_everything_ready() {
             ahead: &[],
             bulk_from: 0,
             inputs: &[],
-            goal: 0,
+            goal: Goal::Main,
         };
         let step = program.submit(&batch)?;
         Ok(program.wait(step)?.output(0)?.to_vec())

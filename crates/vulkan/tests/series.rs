@@ -8,7 +8,7 @@ use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView,
 };
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Model, Width};
+use trine_model::{Goal, KvType, Model, Width};
 use trine_vulkan::testing::{device, own_device};
 use trine_vulkan::{Injected, VulkanDevice};
 
@@ -73,7 +73,7 @@ impl Rows {
             ahead: &[],
             bulk_from: self.tokens.len(),
             inputs: &[],
-            goal: 0,
+            goal: Goal::Main,
         }
     }
 }
@@ -275,7 +275,7 @@ fn a_series_that_breaks_a_rule_costs_nothing() {
         (Batch { outputs: &[0, 2], ..good }, 1),
         (Batch { positions: &[20, 21, 93], ..good }, 3),
         (Batch { tokens: &[1, u32::MAX, 2], ..good }, 1),
-        (Batch { goal: 1, ..good }, 1),
+        (Batch { goal: Goal::States, ..good }, 1),
     ] {
         let refused = program.submit_series(&batch, more);
         assert!(matches!(refused, Err(BackendError::BadBatch { .. })), "{refused:?}");

@@ -147,7 +147,7 @@ impl Distribution<'_> {
             true => part.cost(workload).memory_bytes(),
             false => {
                 let meetings = aside::aside_layers(part).len() as u64;
-                aside::cost(part, 0, workload).memory_bytes() + meetings * MEETING_BYTES
+                aside::cost(part, workload).memory_bytes() + meetings * MEETING_BYTES
             }
         };
         cuts.iter().map(bytes).sum()

@@ -285,7 +285,7 @@ impl Unit {
 impl Part {
     /// Returns the bytes of the experts aside that a token of one sequence reads.
     pub fn aside_bytes(&self) -> u64 {
-        aside::cost(&self.plan, 0, Workload::decode(1, 0, self.options.kv)).weight_bytes
+        aside::cost(&self.plan, Workload::decode(1, 0, self.options.kv)).weight_bytes
     }
 
     /// Returns the most bytes of a buffer, if they are less than the memory that is free.

@@ -54,7 +54,7 @@ fn plan(layers: usize) -> Plan {
         steps,
         inputs: vec![Input { buffer: stream, source: Source::Part }],
         outputs: vec![wanted],
-        goal_outputs: Vec::new(),
+        ends: Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use trine_model::aside::{self, Pair};
-use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Source, Term, WeightId};
+use trine_model::{BufferId, Goal, Heads, Model, Op, Plan, Rows, Source, Term, WeightId};
 use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
@@ -92,9 +92,9 @@ struct ReferenceProgram {
     noted: Noted,
     stop: Arc<AtomicBool>,
     /// The goal of each step in flight.
-    flights: Flights<usize>,
+    flights: Flights<Goal>,
     /// The goal of the step that was waited for last.
-    goal: usize,
+    goal: Goal,
 }
 
 impl ReferenceProgram {
@@ -127,7 +127,7 @@ impl ReferenceProgram {
             noted: Noted::default(),
             stop: Arc::default(),
             flights: Flights::new(1),
-            goal: 0,
+            goal: Goal::Main,
         })
     }
 }

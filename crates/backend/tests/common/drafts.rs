@@ -6,7 +6,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, Batch, Device, Facts, ProgramOptions, SequenceView};
-use trine_model::{Assistant, Ends, KvType, Model, Width};
+use trine_model::{Assistant, Ends, Goal, KvType, Model, Width};
 use trine_weights::{DType, SafetensorsFile};
 
 use super::random::Random;
@@ -72,7 +72,7 @@ pub fn rounds(
         let (logits, states) = (results.floats(&own("logits")), results.floats(&own("hidden_out")));
         let tokens = results.integers(&own("tokens"));
         let vocabulary = logits.len() / tokens.len();
-        assert_eq!(sequence.program.facts().series_for(1) > 0, has_series, "{name}");
+        assert_eq!(sequence.program.facts().series_for(Goal::Draft) > 0, has_series, "{name}");
         if has_series {
             let chosen = sequence.series(bonus, &state, tokens.len());
             assert_eq!(chosen, tokens, "{context}, in one series");
@@ -254,14 +254,14 @@ impl Sequence {
     fn read(&mut self, tokens: &[u32]) -> (u32, Vec<f32>) {
         let positions: Vec<u32> = (self.length as u32..).take(tokens.len()).collect();
         self.length += tokens.len();
-        let mut outputs = self.run(tokens, &positions, &[], 0);
+        let mut outputs = self.run(tokens, &positions, &[], Goal::Main);
         let (state, logits) = (outputs.remove(1), outputs.remove(0));
         (best(&logits) as u32, state)
     }
 
     /// Guesses the token after one that is not stored yet; the logits, and the next state.
     fn guess(&mut self, token: u32, state: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let mut outputs = self.run(&[token], &[self.length as u32 - 1], &[state], 1);
+        let mut outputs = self.run(&[token], &[self.length as u32 - 1], &[state], Goal::Draft);
         (outputs.remove(0), outputs.remove(0))
     }
 
@@ -276,7 +276,7 @@ impl Sequence {
             ahead: &[],
             bulk_from: 1,
             inputs: &[state],
-            goal: 1,
+            goal: Goal::Draft,
         };
         let step = self.program.submit_series(&batch, count - 1).unwrap();
         let chosen = self.program.wait(step).unwrap().chosen().unwrap();
@@ -286,7 +286,7 @@ impl Sequence {
     /// Guesses from several rows at once; their logits.
     fn guess_all(&mut self, tokens: &[u32], positions: &[u32], states: &[f32]) -> Vec<f32> {
         let outputs: Vec<u32> = (0..tokens.len() as u32).collect();
-        self.run_rows(tokens, positions, &[states], 1, &outputs).remove(0)
+        self.run_rows(tokens, positions, &[states], Goal::Draft, &outputs).remove(0)
     }
 
     fn run(
@@ -294,7 +294,7 @@ impl Sequence {
         tokens: &[u32],
         positions: &[u32],
         inputs: &[&[f32]],
-        goal: usize,
+        goal: Goal,
     ) -> Vec<Vec<f32>> {
         self.run_rows(tokens, positions, inputs, goal, &[tokens.len() as u32 - 1])
     }
@@ -304,7 +304,7 @@ impl Sequence {
         tokens: &[u32],
         positions: &[u32],
         inputs: &[&[f32]],
-        goal: usize,
+        goal: Goal,
         outputs: &[u32],
     ) -> Vec<Vec<f32>> {
         let batch = Batch {

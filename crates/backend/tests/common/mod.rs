@@ -10,7 +10,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Facts, Program, ProgramOptions, SequenceView,
 };
-use trine_model::{Ends, KvType, Model, Plan, Rows, Width, names};
+use trine_model::{Ends, Goal, KvType, Model, Plan, Rows, Width, names};
 use trine_weights::blocks;
 
 pub mod aside;
@@ -46,7 +46,7 @@ pub const BATCH: Batch<'static> = Batch {
     ahead: &[],
     bulk_from: 3,
     inputs: &[],
-    goal: 0,
+    goal: Goal::Main,
 };
 
 /// A model and what another implementation computes from it.
@@ -147,14 +147,15 @@ impl OneSequence {
 
     /// Appends tokens; the Plan's output for all of them.
     pub fn extend(&mut self, tokens: &[u32]) -> Vec<f32> {
-        self.extend_for(tokens, 0)
+        self.extend_for(tokens, Goal::Main)
     }
 
     /// Appends tokens; the Plan's output that is the goal, for all of them.
-    pub fn extend_for(&mut self, tokens: &[u32], goal: usize) -> Vec<f32> {
+    pub fn extend_for(&mut self, tokens: &[u32], goal: Goal) -> Vec<f32> {
         let positions: Vec<u32> = (self.length as u32..).take(tokens.len()).collect();
         let Facts { plan, options, .. } = self.program.facts();
-        let has_outputs = plan.output(goal).rows == Rows::Outputs || plan.goals() == 1;
+        let output = plan.outputs_for(goal).start;
+        let has_outputs = plan.output(output).rows == Rows::Outputs || plan.ends.is_empty();
         let most = if has_outputs { options.width.outputs } else { 0 };
         let batch = Batch {
             tokens,
@@ -170,7 +171,7 @@ impl OneSequence {
         self.length += tokens.len();
         let step = self.program.submit(&batch).unwrap();
         let results = self.program.wait(step).unwrap();
-        results.output(goal).unwrap().to_vec()
+        results.output(output).unwrap().to_vec()
     }
 }
 
@@ -218,7 +219,7 @@ pub fn alternatives(device: &dyn Device, model: &Model, ids: &[u32], kv: KvType)
         let (mut start, mut goal) = (0, first_goal);
         for rows in [5, 1, 1, 3, 2].into_iter().cycle() {
             let end = (start + rows).min(ids.len());
-            let found = sequence.extend_for(&ids[start..end], goal);
+            let found = sequence.extend_for(&ids[start..end], [Goal::Main, Goal::States][goal]);
             let own = &expected[goal][start * columns[goal]..end * columns[goal]];
             let difference = random::relative_difference(&[own.to_vec()], &[found]);
             worst[goal] = difference.max(worst[goal]);
@@ -227,7 +228,7 @@ pub fn alternatives(device: &dyn Device, model: &Model, ids: &[u32], kv: KvType)
                 break;
             }
         }
-        let other = sequence.program.submit(&Batch { goal: 2, ..BATCH });
+        let other = sequence.program.submit(&Batch { goal: Goal::Draft, ..BATCH });
         assert!(matches!(other, Err(BackendError::BadBatch { .. })));
     }
     worst

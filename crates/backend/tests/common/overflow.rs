@@ -6,7 +6,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, TowerProgram};
-use trine_model::{KvType, Model, Plan, Tower};
+use trine_model::{Goal, KvType, Model, Plan, Tower};
 
 use super::pictures::GoldenPictures;
 use super::random::Random;
@@ -172,7 +172,7 @@ pub fn compare(
         let (expected, logits) = (expected.extend(piece), found.extend(piece));
         let own = compare_rows(&expected, &logits, vocabulary)?;
         if own != Outcome::Same {
-            let place = found.program.overflow(0);
+            let place = found.program.overflow(Goal::Main);
             check_place(&found.program.facts().plan, &place)?;
             if outcome != Outcome::Told {
                 outcome = own;

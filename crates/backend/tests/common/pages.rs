@@ -3,7 +3,7 @@
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, KvPage, KvPart, Program, ProgramOptions, SequenceView,
 };
-use trine_model::{KvType, Model, Width};
+use trine_model::{Goal, KvType, Model, Width};
 
 use super::random::Random;
 
@@ -30,7 +30,7 @@ fn run(
         ahead: &[],
         bulk_from: tokens.len(),
         inputs: &[],
-        goal: 0,
+        goal: Goal::Main,
     };
     program.run(&batch).unwrap().to_vec()
 }

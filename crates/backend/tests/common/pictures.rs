@@ -4,7 +4,7 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView, TowerProgram};
-use trine_model::{Family, KvType, Model, Pixels, Tower, TowerConfig, Width};
+use trine_model::{Family, Goal, KvType, Model, Pixels, Tower, TowerConfig, Width};
 use trine_weights::DType;
 
 use super::folder;
@@ -195,7 +195,7 @@ impl<'a> PictureSequence<'a> {
             ahead: &ahead,
             bulk_from: tokens.len(),
             inputs: &[own],
-            goal: 0,
+            goal: Goal::Main,
         };
         self.length += tokens.len();
         self.program.run(&batch).unwrap().to_vec()

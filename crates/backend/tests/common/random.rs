@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView};
-use trine_model::{Buffer, KvType, Model, Op, Plan, Rows, Step, Width, fusion, names, narrow};
+use trine_model::{
+    Buffer, Goal, KvType, Model, Op, Plan, Rows, Step, Width, fusion, names, narrow,
+};
 use trine_weights::gguf::{Metadata, Value, Writer};
 use trine_weights::{DType, Tensor, blocks, quantize_tensor};
 
@@ -428,7 +430,7 @@ pub fn outputs_of(
             ahead: &ahead,
             bulk_from: tokens.len(),
             inputs: &inputs,
-            goal: 0,
+            goal: Goal::Main,
         };
         let step = program.submit(&batch).unwrap();
         let found = program.wait(step).unwrap();

@@ -1,11 +1,12 @@
 //! What a Program keeps from step to step and lends to all threads of each.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use trine_backend::{Facts, Lent, Noted};
-use trine_model::{BufferId, ExpertMatrix, Scratch, WeightId};
+use trine_model::{BufferId, ExpertMatrix, Goal, Scratch, WeightId};
 use trine_weights::Tensor;
 
 use crate::attention::{AttentionScratch, KvCache};
@@ -59,7 +60,7 @@ pub(super) struct Fixed {
     /// One for each cache of the Plan.
     pub(super) caches: Vec<KvCache>,
     /// For each goal of the Plan, which steps are run.
-    pub(super) serving: Vec<Vec<bool>>,
+    pub(super) serving: BTreeMap<Goal, Vec<bool>>,
     pub(super) attention_of_step: Vec<usize>,
     /// For each cache, the kind of attention that addresses it.
     pub(super) attention_of_cache: Vec<usize>,

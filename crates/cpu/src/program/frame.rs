@@ -86,7 +86,7 @@ impl Work for Frame<'_> {
             }
         }
         let op = &steps.get(step)?.op;
-        if !self.fixed.serving[self.batch.goal][step] {
+        if !self.fixed.serving[&self.batch.goal][step] {
             return Some(0);
         }
         Some(match (op, part) {

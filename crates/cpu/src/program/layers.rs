@@ -335,7 +335,7 @@ mod tests {
             steps: ops.into_iter().flatten().map(step).collect(),
             inputs: vec![Input { buffer, source }],
             outputs: vec![buffer],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Guesses with a smaller model of the same vocabulary.
 
 use trine_backend::{BackendError, Facts, Idle, Program, SERIES_MAX, SequenceView};
+use trine_model::Goal;
 
 use super::{Ask, Drafter, GUESSES_MAX, Target};
 use crate::events::SequenceId;
@@ -254,7 +255,7 @@ impl ModelDrafter {
             slot: reader.seat as u32,
             blocks: kv.blocks(reader.seat),
         });
-        let step = self.rows.submit(self.program.as_mut(), views, 0)?;
+        let step = self.rows.submit(self.program.as_mut(), views, Goal::Main)?;
         self.program.wait(step)?;
         for &Reader { ask, seat, count } in &self.readers {
             let done = self.kv.length(seat);
@@ -303,7 +304,8 @@ impl ModelDrafter {
         is_first: bool,
     ) -> Result<(), BackendError> {
         self.push_rows(asks, guesses, is_first);
-        let step = self.rows.submit(self.program.as_mut(), views(&self.kv, &self.parties), 0)?;
+        let step =
+            self.rows.submit(self.program.as_mut(), views(&self.kv, &self.parties), Goal::Main)?;
         let mut logits = rows::wait(self.program.as_mut(), step, None)?;
         let Self { workspace, parties, found, .. } = self;
         found.clear();
@@ -344,7 +346,8 @@ impl ModelDrafter {
     ) -> Result<(), BackendError> {
         self.push_rows(asks, guesses, is_first);
         let views = views(&self.kv, &self.parties);
-        let step = self.rows.submit_series(self.program.as_mut(), views, (0, more), &[])?;
+        let step =
+            self.rows.submit_series(self.program.as_mut(), views, (Goal::Main, more), &[])?;
         let chosen = self.program.wait(step)?.chosen()?;
         self.found.clear();
         self.found.extend_from_slice(chosen);
@@ -376,7 +379,7 @@ impl ModelDrafter {
     fn note(&mut self, guess: Option<u32>) {
         if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
             tracing::warn!(
-                place = self.program.overflow(0),
+                place = self.program.overflow(Goal::Main),
                 "the draft model's logits are not finite, so it guesses nothing; its file may be damaged: download it again, or choose another with --draft"
             );
         }

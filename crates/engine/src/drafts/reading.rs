@@ -1,16 +1,16 @@
 //! Guesses with a model that reads the caches and hidden states of the one it guesses for.
 
 use trine_backend::{BackendError, Facts, Program, SequenceView};
+use trine_model::Goal;
 
 use super::{Ask, Drafter, Target};
 use crate::kv::KvCache;
 use crate::rows::{Rows, StepLogits};
 use crate::sampling::{Stream, Workspace};
 
-/// A goal of the Program that it guesses for: it has no Program and no caches of its own, so a text
+/// Guesses with the draft of the Program that it guesses for: it has no Program and no caches of its own, so a text
 /// is never read for it.
 pub struct ReadingDrafter {
-    goal: usize,
     rows: Rows,
     workspace: Workspace,
     /// The most sequences in a step.
@@ -35,15 +35,16 @@ struct Party {
 }
 
 impl ReadingDrafter {
-    /// Guesses with a goal of the Program that it guesses for. Returns `None` if it has none.
+    /// Returns a drafter for a Program; `None` if its Plan has no draft.
     pub fn of(facts: &Facts) -> Option<Self> {
         let Facts { plan, options, .. } = facts;
-        let goal = plan.draft_goal()?;
-        let outputs = plan.outputs_of(goal);
+        if !plan.has_goal(Goal::Draft) {
+            return None;
+        }
+        let outputs = plan.outputs_of(Goal::Draft);
         let columns = [outputs[0], outputs[1]].map(|id| plan.buffer(id).columns);
         let sequences = options.sequences.min(options.width.tokens).min(options.width.outputs);
         Some(Self {
-            goal,
             rows: Rows::new(sequences, sequences, sequences),
             workspace: Workspace::new(columns[0]),
             sequences,
@@ -78,9 +79,9 @@ impl ReadingDrafter {
         self.push_rows(asks, guesses);
         let Target { program, kv, .. } = target;
         let views = views(kv, &self.parties, asks);
-        let step = self.rows.submit_with(&mut **program, views, self.goal, &[&self.states])?;
+        let step = self.rows.submit_with(&mut **program, views, Goal::Draft, &[&self.states])?;
         let Facts { plan, finds_top, .. } = program.facts();
-        let (first, finds_top) = (plan.outputs_for(self.goal).start, *finds_top);
+        let (first, finds_top) = (plan.outputs_for(Goal::Draft).start, *finds_top);
         let results = program.wait(step)?;
         let mut logits = StepLogits::new(&mut *results, (first, self.columns[0]), finds_top);
         let mut found = Vec::with_capacity(self.parties.len());
@@ -108,7 +109,7 @@ impl ReadingDrafter {
         self.push_rows(asks, guesses);
         let Target { program, kv, .. } = target;
         let views = views(kv, &self.parties, asks);
-        let series = (self.goal, count - 1);
+        let series = (Goal::Draft, count - 1);
         let step = self.rows.submit_series(&mut **program, views, series, &[&self.states])?;
         let chosen = program.wait(step)?.chosen()?;
         let mut are_numbers = true;
@@ -135,7 +136,7 @@ impl ReadingDrafter {
             return;
         }
         // Taken each time, so that no error about the model tells of its draft.
-        let place = program.overflow(self.goal);
+        let place = program.overflow(Goal::Draft);
         if !std::mem::replace(&mut self.is_broken, true) {
             tracing::warn!(
                 place,
@@ -159,7 +160,7 @@ impl ReadingDrafter {
             }
         }
         let deepest = self.parties.iter().map(|party| asks[party.ask].most).max().unwrap_or(0);
-        let most = 1 + target.program.facts().series_for(self.goal);
+        let most = 1 + target.program.facts().series_for(Goal::Draft);
         if most > 1 && deepest > 0 && self.parties.iter().all(|p| p.stream.guesses_largest()) {
             return self.guess_series(target, asks, guesses, deepest.min(most));
         }

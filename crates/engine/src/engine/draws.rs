@@ -6,6 +6,19 @@ use trine_backend::{BackendError, InFlight, Program};
 
 use crate::rows::{self, StepLogits};
 
+/// What the logits of an output row are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowUse {
+    /// Nothing: the token after it is known and its log-probability not wanted.
+    Nothing,
+    /// The log-probability of this token of the prompt, which comes after it.
+    Given(u32),
+    /// The next token of the text.
+    Next,
+    /// The token after the guess of this index, which the row runs.
+    AfterGuess(usize),
+}
+
 /// What is drawn from the rows of a step.
 #[derive(Default)]
 pub(super) struct Draws {
@@ -13,8 +26,8 @@ pub(super) struct Draws {
     wanted: Vec<Draw>,
     /// The number of those that are wanted.
     count: usize,
-    /// The index of what is wanted of an output row.
-    of_row: Vec<Option<usize>>,
+    /// For each output row what it is for, and the index of what is wanted of it.
+    rows: Vec<(RowUse, Option<usize>)>,
     /// What was drawn, of the first of those that are wanted.
     drawn: Vec<Result<Drawn, NoToken>>,
     /// A draw from a single row.
@@ -22,18 +35,27 @@ pub(super) struct Draws {
 }
 
 impl Draws {
-    /// Begins a step with a number of output rows.
-    pub(super) fn begin(&mut self, outputs: usize) {
+    /// Begins a step.
+    pub(super) fn begin(&mut self) {
         self.count = 0;
-        self.of_row.clear();
-        self.of_row.resize(outputs, None);
+        self.rows.clear();
         self.drawn.clear();
+    }
+
+    /// Adds the next output row of the step.
+    pub(super) fn add_row(&mut self, row: RowUse) {
+        self.rows.push((row, None));
+    }
+
+    /// Returns what an output row is for.
+    pub(super) fn use_of(&self, row: usize) -> RowUse {
+        self.rows[row].0
     }
 
     /// Adds a draw from a row, which `write` writes unless it says that there is none. A row from
     /// which one is wanted already has no other.
     pub(super) fn add(&mut self, row: usize, write: impl FnOnce(&mut Draw) -> bool) {
-        if self.of_row[row].is_some() {
+        if self.rows[row].1.is_some() {
             return;
         }
         if self.count == self.wanted.len() {
@@ -42,7 +64,7 @@ impl Draws {
         let draw = &mut self.wanted[self.count];
         clear(draw, row);
         if write(draw) {
-            self.of_row[row] = Some(self.count);
+            self.rows[row].1 = Some(self.count);
             self.count += 1;
         }
     }
@@ -68,7 +90,7 @@ impl Draws {
 
     /// Returns what was drawn from a row; `None` if nothing was wanted.
     pub(super) fn of(&self, row: usize) -> Option<Result<Drawn, NoToken>> {
-        self.of_row.get(row).copied().flatten().map(|at| self.drawn[at])
+        self.rows.get(row).and_then(|(_, at)| *at).map(|at| self.drawn[at])
     }
 
     /// Takes the memory for a draw from a single row, which is to be given back.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use trine_backend::InFlight;
+use trine_model::Goal;
 
 use crate::drafts::kinds::Origin;
 use crate::events::Finish;
@@ -14,7 +15,7 @@ pub(super) struct Flight {
     pub(super) step: InFlight,
     pub(super) picks: Vec<Pick>,
     /// The output of the Plan that it computes.
-    pub(super) goal: usize,
+    pub(super) goal: Goal,
     pub(super) times: Times,
 }
 

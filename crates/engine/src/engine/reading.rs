@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use trine_backend::SequenceView;
+use trine_model::Goal;
 
 use super::precision::Precision;
 use super::{Each, Engine};
@@ -33,13 +34,13 @@ impl Engine {
         count: usize,
         each: Each<'_>,
     ) -> Result<Vec<Guess>, EngineError> {
-        let Some(goal) = self.program.facts().plan.draft_goal() else {
+        if !self.program.facts().plan.has_goal(Goal::Draft) {
             return Err(EngineError::option("guesses", count, "a model with a draft"));
-        };
+        }
         self.with_lease(ids, chunk, |engine, slot, rows| {
             match engine.run_all(slot, ids, rows, each)? {
                 ControlFlow::Break(()) => Ok(Vec::new()),
-                ControlFlow::Continue(()) => engine.guess_on(slot, (goal, count), ids),
+                ControlFlow::Continue(()) => engine.guess_on(slot, count, ids),
             }
         })
     }
@@ -49,19 +50,20 @@ impl Engine {
     fn guess_on(
         &mut self,
         slot: usize,
-        (goal, count): (usize, usize),
+        count: usize,
         ids: &[u32],
     ) -> Result<Vec<Guess>, EngineError> {
         let Some((&last, before)) = ids.split_last() else { return Ok(Vec::new()) };
         let position = before.len();
         let is_bulk = Precision::of_prompt(1).is_bulk();
-        let mut outputs = self.run_one(slot, (last, position, is_bulk), 0, &[])?;
+        let mut outputs = self.run_one(slot, (last, position, is_bulk), Goal::Main, &[])?;
         let mut token = largest(&outputs[0]);
         let mut state = outputs.swap_remove(1);
         let mut guesses = Vec::with_capacity(count);
         for _ in 0..count {
             let Some(before) = token else { break };
-            let mut outputs = self.run_one(slot, (before, position, false), goal, &[&state])?;
+            let mut outputs =
+                self.run_one(slot, (before, position, false), Goal::Draft, &[&state])?;
             token = largest(&outputs[0]);
             state.clone_from(&outputs[1]);
             let next = outputs.swap_remove(1);
@@ -76,7 +78,7 @@ impl Engine {
         &mut self,
         slot: usize,
         (token, position, is_bulk): (u32, usize, bool),
-        goal: usize,
+        goal: Goal,
         inputs: &[&[f32]],
     ) -> Result<Vec<Vec<f32>>, EngineError> {
         self.rows.clear();

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use trine_backend::sampling::{Draw, Drawn, NoToken};
 use trine_backend::{BackendError, SOFT};
 
-use super::draws::Draws;
+use super::draws::{Draws, RowUse};
+use super::flight::Outcome;
 use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
 use crate::drafts::kinds::{Acceptances, Origin};
@@ -190,6 +191,33 @@ impl Sequence {
             && self.stream.may_take_top()
     }
 
+    /// Returns what the logits of the row of a position are for.
+    pub(super) fn use_of(&self, position: usize) -> RowUse {
+        match (position + 1).checked_sub(self.tokens.len()) {
+            // A row gives the log-probability of the token after it.
+            None => self.prompt_token(position + 1).map_or(RowUse::Nothing, RowUse::Given),
+            Some(_) if self.only_fills() => RowUse::Nothing,
+            Some(0) => RowUse::Next,
+            Some(guess) => RowUse::AfterGuess(guess - 1),
+        }
+    }
+
+    /// Returns the outcome of a step after which `known` of its tokens have been run, before any
+    /// was sampled.
+    pub(super) fn outcome_of(&self, known: usize) -> Outcome {
+        if self.is_cancelled {
+            Outcome::Ended(Finish::Cancelled)
+        } else if self.is_late {
+            Outcome::Late
+        } else if known < self.tokens.len() {
+            Outcome::Unfinished
+        } else if self.only_fills() {
+            Outcome::Filled
+        } else {
+            Outcome::Goes
+        }
+    }
+
     /// Adds what is to be drawn from the rows of its positions in a step, whose first output row is
     /// `first`, as far as the largest logits are not enough. `vocabulary` has with it whether the
     /// device finds the largest.
@@ -202,23 +230,27 @@ impl Sequence {
         draws: &mut Draws,
     ) {
         self.await_constraint(rows.clone(), until);
-        for (position, output) in rows.clone().zip(first..) {
-            // A row gives the log-probability of the token after it.
-            if let Some(token) = self.prompt_token(position + 1) {
+        let outputs = first..first + rows.len();
+        for output in outputs.clone() {
+            if let RowUse::Given(token) = draws.use_of(output) {
                 draws.add(output, |draw| {
                     (draw.given, draw.tells) = (Some(token), true);
                     true
                 });
             }
         }
-        let known = self.tokens.len();
-        let is_sampled = rows.contains(&(known - 1)) && !self.only_fills() && !self.is_late;
-        if !is_sampled || (finds_top && self.may_take_top()) {
+        if self.is_late || (finds_top && self.may_take_top()) {
             return;
         }
+        let known = self.tokens.len();
         self.tokens.extend_from_slice(&self.guesses);
-        for ahead in 0..=self.guesses.len() {
-            draws.add(first + known - 1 + ahead - rows.start, |draw| {
+        for output in outputs {
+            let ahead = match draws.use_of(output) {
+                RowUse::Nothing | RowUse::Given(_) => continue,
+                RowUse::Next => 0,
+                RowUse::AfterGuess(guess) => guess + 1,
+            };
+            draws.add(output, |draw| {
                 // Where it is not known what may come after a guess, it is once that is confirmed.
                 let is_known = self.write_draw(ahead, vocabulary, draw) == Ok(true);
                 if is_known {
@@ -421,18 +453,17 @@ impl Sequence {
         (self.prompt_logprobs.is_some() && is_due && token != SOFT).then_some(token)
     }
 
-    /// Returns the log-probability of the prompt's token after a row of a step, if it was drawn.
+    /// Returns the log-probability of the prompt's token that comes after a row of a step, and as
+    /// many others as are wanted.
     pub(super) fn prompt_logprobs(
         &self,
-        position: usize,
+        token: u32,
         (logits, row): (&mut StepLogits<'_>, usize),
         draws: &Draws,
-    ) -> Result<Option<Logprobs>, BackendError> {
-        let (Some(token), Some(count)) = (self.prompt_token(position), self.prompt_logprobs) else {
-            return Ok(None);
-        };
+    ) -> Result<Logprobs, BackendError> {
+        let count = self.prompt_logprobs.unwrap_or_default();
         let told = draws.of(row).and_then(Result::ok).and_then(|drawn| drawn.told);
-        Ok(Some(logprobs::of(token, told, &logits.first_in_rank(row, count)?)))
+        Ok(logprobs::of(token, told, &logits.first_in_rank(row, count)?))
     }
 
     /// Passes over soft tokens to the next token of the prompt with a log-probability.

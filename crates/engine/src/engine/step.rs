@@ -1,21 +1,18 @@
-//! Runs steps on the device: submits them, waits for them and applies their results.
+//! Runs steps on the device: submits them, and applies what they gave their sequences.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use trine_backend::{BLOCK, BackendError, Facts, InFlight, Program, SequenceView};
+use trine_backend::{BLOCK, SequenceView};
+use trine_model::Goal;
 
 use super::Engine;
 use super::drafting::running;
-use super::draws::Draws;
 use super::flight::{Flight, Landed, Outcome, Times};
 use super::picture_state::Borders;
 use super::place::Place;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish, Update};
-use crate::kv::KvCache;
-use crate::rows::{self, StepLogits};
 use crate::scheduler::Pick;
 use crate::sharing::{Beginning, Sharing};
 
@@ -135,7 +132,7 @@ impl Engine {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
         let Flight { step, picks, goal, times } = flight;
         self.spare_picks.push(std::mem::replace(&mut self.picks, picks));
-        if goal == 0 {
+        if goal == Goal::Main {
             self.wait_and_sample(step, events)?;
         } else {
             self.wait_and_pool(step, events)?;
@@ -235,131 +232,9 @@ impl Engine {
         }
     }
 
-    /// Waits for a step and samples. Leaves what each sequence got in `landings`.
-    fn wait_and_sample(
-        &mut self,
-        step: InFlight,
-        events: &mut Vec<Event>,
-    ) -> Result<(), EngineError> {
-        let takes_states = self.takes_states();
-        let states = takes_states.then_some(&mut self.states);
-        let program = self.program.as_mut();
-        let step_of = (&self.picks[..], &self.kv);
-        let mut logits = wait(program, (step, states), &mut self.draws, step_of, &mut self.places)?;
-        let mut outputs = 0..usize::MAX;
-        self.landings.clear();
-        for pick in &self.picks {
-            let context = self.kv.length(pick.slot);
-            let sequence = running(&mut self.places, pick);
-            let before = sequence.statistics.generated_tokens;
-            let guessed = sequence.guesses().len();
-            let length = context + pick.rows - guessed;
-            if sequence.is_late && !sequence.is_cancelled {
-                let rows = (&mut logits, outputs.start);
-                let landed = run_again(&mut self.kv, sequence, pick, rows, &self.draws, events)?;
-                outputs.start += pick.outputs;
-                self.landings.push(landed);
-                continue;
-            }
-            sequence.statistics.drafted_tokens += guessed;
-            self.kv.advance(pick.slot, pick.rows - guessed);
-            if pick.prefill {
-                events.extend(sequence.progress(length));
-            }
-            let is_whole = length == sequence.tokens.len();
-            let mut outcome = match is_whole {
-                _ if sequence.is_cancelled => Outcome::Ended(Finish::Cancelled),
-                false => Outcome::Unfinished,
-                true if sequence.only_fills() => Outcome::Filled,
-                true => Outcome::Goes,
-            };
-            let (mut known, mut state) = (Vec::new(), None);
-            for row in length + guessed - pick.outputs..length {
-                let output = outputs.next().expect("the rows do not end");
-                if !sequence.is_cancelled {
-                    let at = (&mut logits, output);
-                    known.extend(sequence.prompt_logprobs(row + 1, at, &self.draws)?);
-                }
-                let is_last = row + 1 == length;
-                if is_last && !known.is_empty() {
-                    events.push(sequence.report_logprobs(std::mem::take(&mut known)));
-                }
-                if is_last && outcome == Outcome::Goes {
-                    let buffers = (&mut self.draws, &mut self.workspace);
-                    let row = (&mut logits, output);
-                    let finish = sequence.next_token(row, &self.limits, buffers, events)?;
-                    outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
-                    state = Some(output);
-                }
-            }
-            let mut confirmed = 0;
-            for guess in 0..guessed {
-                let output = outputs.next().expect("the rows do not end");
-                // A row after a wrong guess, or after the end, belongs to no text.
-                let is_due = guess == confirmed && outcome == Outcome::Goes;
-                if !is_due || !(self.confirms)(sequence, guess) {
-                    continue;
-                }
-                confirmed += 1;
-                state = Some(output);
-                sequence.statistics.accepted_tokens += 1;
-                let buffers = (&mut self.draws, &mut self.workspace);
-                let row = (&mut logits, output);
-                let finish = sequence.next_token(row, &self.limits, buffers, events)?;
-                outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
-            }
-            if let Some(row) = state.filter(|_| takes_states) {
-                sequence.take_state(&self.states, self.state_columns, row);
-            }
-            let origin = sequence.guess_origin;
-            sequence.drop_guesses();
-            self.kv.advance(pick.slot, confirmed);
-            self.kv.overwrite(pick.slot, guessed - confirmed);
-            let sampled = sequence.statistics.generated_tokens - before;
-            self.landings.push(Landed { outcome, context, sampled, guessed, confirmed, origin });
-        }
-        Ok(())
-    }
-
-    /// Waits for a step and pools its hidden states. Leaves what each sequence got in `landings`.
-    fn wait_and_pool(
-        &mut self,
-        step: InFlight,
-        events: &mut Vec<Event>,
-    ) -> Result<(), EngineError> {
-        // Every row has hidden states, in the order of the rows.
-        let states = rows::wait_for_states(self.program.as_mut(), step)?;
-        let dimensions = self.limits.dimensions.unwrap_or(1);
-        let mut states = states.chunks_exact(dimensions);
-        self.landings.clear();
-        for pick in &self.picks {
-            let first = self.kv.length(pick.slot);
-            let length = first + pick.rows;
-            self.kv.advance(pick.slot, pick.rows);
-            let sequence = running(&mut self.places, pick);
-            for position in first..length {
-                let state = states.next().ok_or_else(too_few)?;
-                if let Some(pool) = &mut sequence.pool {
-                    pool.add(position, state);
-                }
-            }
-            events.extend(sequence.progress(length));
-            let is_whole = length == sequence.tokens.len();
-            let embedded = (is_whole && !sequence.is_cancelled).then(|| sequence.embedding(events));
-            let outcome = match embedded {
-                _ if sequence.is_cancelled => Outcome::Ended(Finish::Cancelled),
-                None => Outcome::Unfinished,
-                Some(None) => Outcome::Filled,
-                Some(Some(finish)) => Outcome::Ended(finish),
-            };
-            self.landings.push(Landed::without_tokens(outcome, first));
-        }
-        Ok(())
-    }
-
     /// Notes the times of a step in seconds: how long its sequences `waited` for it, guesses
     /// included, and how long it kept the device `busy`.
-    fn note_times(&mut self, waited: f64, busy: f64, goal: usize) {
+    fn note_times(&mut self, waited: f64, busy: f64, goal: Goal) {
         let (mut decodes, mut decode_rows, mut prompt_rows) = (0, 0, 0);
         let has_outputs = self.picks.iter().any(|pick| pick.outputs > 0);
         let mut bytes = self.traffic.weights(goal, has_outputs);
@@ -408,7 +283,7 @@ impl Engine {
     ///
     /// # Errors
     /// Returns [`EngineError::Backend`] if the device cannot copy rings.
-    fn settle(&mut self, goal: usize, events: &mut Vec<Event>) -> Result<(), EngineError> {
+    fn settle(&mut self, goal: Goal, events: &mut Vec<Event>) -> Result<(), EngineError> {
         // Where values first were not finite: the device tells it once.
         let mut place: Option<String> = None;
         assert_eq!(self.landings.len(), self.picks.len(), "each pick has one outcome");
@@ -447,85 +322,5 @@ impl Engine {
         let (rows, wanted) = sequence.next_rows(length);
         self.scheduler.extend(slot, rows, wanted);
         if sequence.branch == length { self.keep_branch(slot) } else { Ok(()) }
-    }
-}
-
-/// How long the texts of a step wait for the constraints of others, while it runs and after it.
-const PATIENCE: Duration = Duration::from_millis(1);
-
-/// Waits for a step, and draws from its rows what takes more than their largest logits.
-fn wait<'a>(
-    program: &'a mut dyn Program,
-    (step, states): (InFlight, Option<&mut Vec<f32>>),
-    draws: &mut Draws,
-    step_of: (&[Pick], &KvCache),
-    places: &mut [Place],
-) -> Result<StepLogits<'a>, BackendError> {
-    let Facts { plan, finds_top, .. } = program.facts();
-    let of_logits = (plan.output(0).columns, *finds_top);
-    draws.begin(step_of.0.iter().map(|pick| pick.outputs).sum());
-    ask(draws, step_of, places, of_logits, |_| true);
-    let mut logits = draws.wait(program, step, states)?;
-    // Their constraints may be ready by now.
-    ask(draws, step_of, places, of_logits, |sequence| sequence.is_late);
-    draws.draw(&mut logits)?;
-    Ok(logits)
-}
-
-/// Adds what is drawn from the rows that some sequences have in a step, as far as their largest
-/// logits are not enough and nothing was added before, and notes which of them cannot draw yet.
-/// `of_logits` has the vocabulary, and whether the device finds the largest logits.
-fn ask(
-    draws: &mut Draws,
-    (picks, kv): (&[Pick], &KvCache),
-    places: &mut [Place],
-    of_logits: (usize, bool),
-    is_asked: impl Fn(&Sequence) -> bool,
-) {
-    let until = Instant::now() + PATIENCE;
-    let mut output = 0;
-    for pick in picks {
-        let first = output;
-        output += pick.outputs;
-        let end = kv.length(pick.slot) + pick.rows;
-        let Some(sequence) = places[pick.slot].running_mut() else { continue };
-        if !sequence.is_cancelled && is_asked(sequence) {
-            sequence.ask_draws(end - pick.outputs..end, first, of_logits, until, draws);
-        }
-    }
-}
-
-/// Lets a sequence run its last known row again, and guess again. `logits` has the sequence's first
-/// output row.
-fn run_again(
-    kv: &mut KvCache,
-    sequence: &mut Sequence,
-    pick: &Pick,
-    (logits, first): (&mut StepLogits<'_>, usize),
-    draws: &Draws,
-    events: &mut Vec<Event>,
-) -> Result<Landed, BackendError> {
-    let (context, guessed) = (kv.length(pick.slot), sequence.guesses().len());
-    let end = context + pick.rows;
-    kv.advance(pick.slot, pick.rows - guessed - 1);
-    kv.overwrite(pick.slot, 1 + guessed);
-    let mut logprobs = Vec::new();
-    for (row, output) in (end - pick.outputs..end - guessed - 1).zip(first..) {
-        logprobs.extend(sequence.prompt_logprobs(row + 1, (&mut *logits, output), draws)?);
-    }
-    if pick.prefill {
-        events.extend(sequence.progress(end));
-    }
-    if !logprobs.is_empty() {
-        events.push(sequence.report_logprobs(logprobs));
-    }
-    sequence.drop_guesses();
-    Ok(Landed::without_tokens(Outcome::Late, context))
-}
-
-fn too_few() -> BackendError {
-    BackendError::Failed {
-        device: "the program".to_owned(),
-        what: "it gave fewer rows than were asked for".to_owned(),
     }
 }

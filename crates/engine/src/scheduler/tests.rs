@@ -29,10 +29,10 @@ fn decode(slot: usize) -> Pick {
 #[test]
 fn decoding_comes_first_and_prompts_fill_the_width() {
     let mut scheduler = Scheduler::new(3, Width { tokens: 8, outputs: 3 });
-    scheduler.admit(1, 5, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 5, Wanted::Last, Goal::Main, usize::MAX);
     assert_eq!(step(&mut scheduler), [prompt(1, 5, true)]);
-    scheduler.admit(2, 10, Wanted::Last, 0, usize::MAX);
-    scheduler.admit(0, 2, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(2, 10, Wanted::Last, Goal::Main, usize::MAX);
+    scheduler.admit(0, 2, Wanted::Last, Goal::Main, usize::MAX);
     assert_eq!(step(&mut scheduler), [decode(1), prompt(2, 7, false)]);
     assert_eq!(step(&mut scheduler), [decode(1), prompt(2, 3, true), prompt(0, 2, true)]);
     assert_eq!(step(&mut scheduler), [decode(2), decode(0), decode(1)]);
@@ -44,9 +44,9 @@ fn decoding_comes_first_and_prompts_fill_the_width() {
 #[test]
 fn a_prompt_waits_with_its_last_row_for_an_output() {
     let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 1 });
-    scheduler.admit(0, 1, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(0, 1, Wanted::Last, Goal::Main, usize::MAX);
     step(&mut scheduler);
-    scheduler.admit(1, 3, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 3, Wanted::Last, Goal::Main, usize::MAX);
     assert_eq!(step(&mut scheduler), [decode(0), prompt(1, 2, false)]);
     assert_eq!(step(&mut scheduler), [decode(0)]);
     assert_eq!(step(&mut scheduler), [prompt(1, 1, true)], "it was left out once");
@@ -57,9 +57,9 @@ fn a_prompt_waits_with_its_last_row_for_an_output() {
 #[test]
 fn width_one_serves_everybody_in_turn() {
     let mut scheduler = Scheduler::new(2, Width { tokens: 1, outputs: 1 });
-    scheduler.admit(0, 1, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(0, 1, Wanted::Last, Goal::Main, usize::MAX);
     step(&mut scheduler);
-    scheduler.admit(1, 2, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 2, Wanted::Last, Goal::Main, usize::MAX);
     let slots: Vec<_> = (0..8).map(|_| step(&mut scheduler)[0].slot).collect();
     assert_eq!(slots, [0, 1, 0, 1, 1, 0, 1, 0]);
 }
@@ -67,7 +67,7 @@ fn width_one_serves_everybody_in_turn() {
 #[test]
 fn prefill_alone_asks_for_no_logits() {
     let mut scheduler = Scheduler::new(1, Width { tokens: 4, outputs: 1 });
-    scheduler.admit(0, 6, Wanted::Nothing, 0, usize::MAX);
+    scheduler.admit(0, 6, Wanted::Nothing, Goal::Main, usize::MAX);
     let mut picks = Vec::new();
     next(&mut scheduler, usize::MAX, &mut picks);
     assert_eq!(picks, [prompt(0, 4, false)]);
@@ -81,8 +81,8 @@ fn prefill_alone_asks_for_no_logits() {
 #[test]
 fn a_prompt_whose_logits_are_all_wanted_takes_what_outputs_are_left() {
     let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 3 });
-    scheduler.admit(0, 4, Wanted::All, 0, usize::MAX);
-    scheduler.admit(1, 5, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(0, 4, Wanted::All, Goal::Main, usize::MAX);
+    scheduler.admit(1, 5, Wanted::Last, Goal::Main, usize::MAX);
     let all = |rows: usize| Pick { slot: 0, rows, outputs: rows, prefill: true };
     let mut picks = Vec::new();
     next(&mut scheduler, usize::MAX, &mut picks);
@@ -99,9 +99,9 @@ fn a_prompt_whose_logits_are_all_wanted_takes_what_outputs_are_left() {
 #[test]
 fn sequences_in_flight_are_passed_over() {
     let mut scheduler = Scheduler::new(4, Width { tokens: 8, outputs: 4 });
-    (0..3).for_each(|slot| scheduler.admit(slot, 1, Wanted::Last, 0, usize::MAX));
+    (0..3).for_each(|slot| scheduler.admit(slot, 1, Wanted::Last, Goal::Main, usize::MAX));
     step(&mut scheduler);
-    scheduler.admit(3, 12, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(3, 12, Wanted::Last, Goal::Main, usize::MAX);
     let next = |scheduler: &mut Scheduler| {
         let mut picks = Vec::new();
         scheduler.next_step(2, 5, &Anywhere, &mut picks);
@@ -166,9 +166,9 @@ impl Cuts for WithPicture {
 #[test]
 fn a_picture_is_not_cut_and_exceeds_the_share_of_prompts() {
     let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 2 });
-    scheduler.admit(0, 1, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(0, 1, Wanted::Last, Goal::Main, usize::MAX);
     step(&mut scheduler);
-    scheduler.admit(1, 15, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 15, Wanted::Last, Goal::Main, usize::MAX);
     let mut cuts = WithPicture { done: 0, picture: 3..10, is_ready: true };
     assert_eq!(cuts.step(&mut scheduler, 4), [decode(0), prompt(1, 3, false)]);
     cuts.is_ready = false;
@@ -183,10 +183,10 @@ fn a_picture_is_not_cut_and_exceeds_the_share_of_prompts() {
 #[test]
 fn a_picture_without_room_is_first_in_the_next_step() {
     let mut scheduler = Scheduler::new(3, Width { tokens: 8, outputs: 8 });
-    scheduler.admit(0, 1, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(0, 1, Wanted::Last, Goal::Main, usize::MAX);
     step(&mut scheduler);
-    scheduler.admit(1, 8, Wanted::Last, 0, usize::MAX);
-    scheduler.admit(2, 6, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 8, Wanted::Last, Goal::Main, usize::MAX);
+    scheduler.admit(2, 6, Wanted::Last, Goal::Main, usize::MAX);
     let cuts = WithPicture { done: 0, picture: 0..8, is_ready: true };
     let mut picks = Vec::new();
     scheduler.next_step(usize::MAX, 4, &cuts, &mut picks);
@@ -208,10 +208,10 @@ fn a_picture_without_room_is_first_in_the_next_step() {
 #[test]
 fn a_picture_that_is_wider_than_mixed_steps_has_one_for_itself() {
     let mut scheduler = Scheduler::new(3, Width { tokens: 4, outputs: 2 }).with_units(8);
-    scheduler.admit(0, 1, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(0, 1, Wanted::Last, Goal::Main, usize::MAX);
     step(&mut scheduler);
-    scheduler.admit(1, 12, Wanted::Last, 0, usize::MAX);
-    scheduler.admit(2, 5, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 12, Wanted::Last, Goal::Main, usize::MAX);
+    scheduler.admit(2, 5, Wanted::Last, Goal::Main, usize::MAX);
     let mut cuts = WithPicture { done: 0, picture: 2..9, is_ready: true };
     let steps = [
         vec![decode(0), prompt(1, 2, false), prompt(2, 1, false)],
@@ -224,7 +224,7 @@ fn a_picture_that_is_wider_than_mixed_steps_has_one_for_itself() {
     }
     // Nobody else has rows to run.
     let mut scheduler = Scheduler::new(3, Width { tokens: 4, outputs: 2 }).with_units(8);
-    scheduler.admit(1, 7, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 7, Wanted::Last, Goal::Main, usize::MAX);
     let mut cuts = WithPicture { done: 0, picture: 0..7, is_ready: true };
     assert_eq!(cuts.step(&mut scheduler, usize::MAX), [prompt(1, 7, true)]);
 }
@@ -233,8 +233,8 @@ fn a_picture_that_is_wider_than_mixed_steps_has_one_for_itself() {
 #[test]
 fn a_wide_picture_does_not_wait_until_other_prompts_end() {
     let mut scheduler = Scheduler::new(2, Width { tokens: 4, outputs: 2 }).with_units(8);
-    scheduler.admit(1, 7, Wanted::Last, 0, usize::MAX);
-    scheduler.admit(0, 100, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 7, Wanted::Last, Goal::Main, usize::MAX);
+    scheduler.admit(0, 100, Wanted::Last, Goal::Main, usize::MAX);
     let cuts = WithPicture { done: 0, picture: 0..7, is_ready: true };
     let mut picks = Vec::new();
     for expected in [prompt(0, 4, false), prompt(1, 7, true), prompt(0, 4, false)] {
@@ -250,11 +250,11 @@ fn a_wide_picture_does_not_wait_until_other_prompts_end() {
 #[test]
 fn goals_take_turns() {
     let mut scheduler = Scheduler::new(4, Width { tokens: 8, outputs: 4 });
-    scheduler.admit(0, 1, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(0, 1, Wanted::Last, Goal::Main, usize::MAX);
     step(&mut scheduler);
-    scheduler.admit(1, 20, Wanted::Nothing, 1, usize::MAX);
-    scheduler.admit(2, 3, Wanted::Nothing, 1, usize::MAX);
-    scheduler.admit(3, 6, Wanted::Last, 0, usize::MAX);
+    scheduler.admit(1, 20, Wanted::Nothing, Goal::States, usize::MAX);
+    scheduler.admit(2, 3, Wanted::Nothing, Goal::States, usize::MAX);
+    scheduler.admit(3, 6, Wanted::Last, Goal::Main, usize::MAX);
     let next = |scheduler: &mut Scheduler| {
         let mut picks = Vec::new();
         let goal = scheduler.next_step(usize::MAX, 5, &Anywhere, &mut picks);
@@ -269,17 +269,20 @@ fn goals_take_turns() {
         scheduler.check_integrity().unwrap();
         (goal, picks)
     };
-    assert_eq!(next(&mut scheduler), (1, vec![prompt(1, 5, false)]));
-    assert_eq!(next(&mut scheduler), (0, vec![decode(0), prompt(3, 5, false)]));
-    assert_eq!(next(&mut scheduler), (1, vec![prompt(1, 5, false)]));
-    assert_eq!(next(&mut scheduler), (0, vec![decode(0), prompt(3, 1, true)]));
+    assert_eq!(next(&mut scheduler), (Goal::States, vec![prompt(1, 5, false)]));
+    assert_eq!(next(&mut scheduler), (Goal::Main, vec![decode(0), prompt(3, 5, false)]));
+    assert_eq!(next(&mut scheduler), (Goal::States, vec![prompt(1, 5, false)]));
+    assert_eq!(next(&mut scheduler), (Goal::Main, vec![decode(0), prompt(3, 1, true)]));
     scheduler.remove(0);
     scheduler.remove(3);
     assert_eq!(
         next(&mut scheduler),
-        (1, vec![prompt(1, 8, false)]),
+        (Goal::States, vec![prompt(1, 8, false)]),
         "the whole width where nothing else waits"
     );
-    assert_eq!(next(&mut scheduler), (1, vec![prompt(1, 2, false), prompt(2, 3, false)]));
-    assert_eq!(next(&mut scheduler), (0, Vec::new()));
+    assert_eq!(
+        next(&mut scheduler),
+        (Goal::States, vec![prompt(1, 2, false), prompt(2, 3, false)])
+    );
+    assert_eq!(next(&mut scheduler), (Goal::Main, Vec::new()));
 }

@@ -12,7 +12,7 @@ use trine_backend::{
     Pages, Program, ProgramOptions, Results, SOFT, SequenceView,
 };
 use trine_engine::Pooling;
-use trine_model::{Buffer, BufferId, Cache, Input, KvType, Plan, Rows, Source, Width};
+use trine_model::{Buffer, BufferId, Cache, End, Goal, Input, KvType, Plan, Rows, Source, Width};
 
 /// Token ids of the fake model.
 pub(crate) const VOCABULARY: usize = 48;
@@ -90,7 +90,7 @@ const CELL_BYTES: usize = 32;
 /// What a step has given.
 #[derive(Default)]
 struct Given {
-    goal: usize,
+    goal: Goal,
     logits: Vec<f32>,
     /// What a guess takes; empty without a draft.
     states: Vec<f32>,
@@ -154,7 +154,7 @@ impl Fake {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         };
         let ring = |&window: &usize| {
             let length = options.ring_length(window);
@@ -204,7 +204,7 @@ impl Fake {
         let columns = VOCABULARY + EXTRA;
         plan.buffers.push(Buffer { name: "states".to_owned(), rows: Rows::Tokens, columns });
         plan.outputs.push(BufferId(1));
-        plan.goal_outputs = vec![1; 2];
+        plan.ends = [Goal::Main, Goal::States].map(|goal| End { goal, outputs: 1 }).to_vec();
         self
     }
 
@@ -272,8 +272,8 @@ impl Fake {
             buffer("next", Rows::Outputs, STATE),
         ]);
         plan.outputs = [0, 1, 3, 4].map(BufferId).to_vec();
-        plan.inputs = vec![Input { buffer: BufferId(2), source: Source::State { goal: 1 } }];
-        plan.goal_outputs = vec![2; 2];
+        plan.inputs = vec![Input { buffer: BufferId(2), source: Source::State }];
+        plan.ends = [Goal::Main, Goal::Draft].map(|goal| End { goal, outputs: 2 }).to_vec();
         self.facts.draft_series_max = max;
         self
     }
@@ -318,8 +318,7 @@ impl Fake {
             assert!(begin.elapsed() < Duration::from_secs(120), "nobody has stopped the step");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let draft_goal = self.facts.plan.draft_goal();
-        if draft_goal == Some(batch.goal) {
+        if batch.goal == Goal::Draft {
             // It writes no cache.
             return match self.stop.load(Ordering::Relaxed) {
                 true => Err(BackendError::Stopped),
@@ -351,17 +350,19 @@ impl Fake {
         for row in 0..batch.tokens.len() {
             let history =
                 self.see(&view(row), batch.positions[row] as usize, row >= batch.bulk_from);
-            if batch.goal == 1 || batch.outputs.contains(&(row as u32)) {
+            if batch.goal == Goal::States || batch.outputs.contains(&(row as u32)) {
                 let poisoned = self.poison == Some(batch.tokens[row]);
                 let mut logits = logits_after(history);
-                if batch.goal == 1 {
+                if batch.goal == Goal::States {
                     logits = states(logits);
                 } else {
                     logits.truncate(vocabulary);
                 }
                 let logit = |&logit: &f32| if poisoned { f32::NAN } else { logit };
                 given.logits.extend(logits.iter().map(logit));
-                given.states.extend(draft_goal.into_iter().flat_map(|_| state_of(history)));
+                if self.facts.plan.has_goal(Goal::Draft) {
+                    given.states.extend(state_of(history));
+                }
             }
         }
         Ok(given)
@@ -450,7 +451,7 @@ impl Program for Fake {
         self.series.fetch_add(1, Ordering::Relaxed);
         let mut given = self.compute(batch)?;
         let mut chosen: Vec<Option<u32>> = given.logits.chunks(vocabulary).map(largest).collect();
-        let advance = u32::from(self.facts.plan.stores_for(batch.goal));
+        let advance = u32::from(batch.goal.stores());
         let last = |&row: &u32| (batch.sequence_of[row as usize], batch.positions[row as usize]);
         let (sequence_of, mut positions): (Vec<u32>, Vec<u32>) =
             batch.outputs.iter().map(last).unzip();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use trine_backend::{
     BLOCK, BackendError, Batch, Facts, Flights, InFlight, Memory, Program, ProgramOptions, Results,
 };
-use trine_model::{Buffer, BufferId, Cache, Input, KvType, Plan, Rows, Source, Width};
+use trine_model::{Buffer, BufferId, Cache, End, Goal, Input, KvType, Plan, Rows, Source, Width};
 
 /// Tokens that end answers in the vocabularies of these tests.
 const ENDS: [u32; 3] = [1, 50, 106];
@@ -64,7 +64,7 @@ impl Script {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         };
         let options = ProgramOptions {
             width: Width { tokens: width, outputs: width },
@@ -96,7 +96,7 @@ impl Script {
             columns: dimensions,
         });
         plan.outputs.push(BufferId(1));
-        plan.goal_outputs = vec![1; 2];
+        plan.ends = [Goal::Main, Goal::States].map(|goal| End { goal, outputs: 1 }).to_vec();
         self
     }
 
@@ -156,7 +156,7 @@ impl Program for Script {
         }
         let is_broken = self.controls.is_broken.load(Ordering::SeqCst);
         self.logits.clear();
-        if batch.goal == 1 {
+        if batch.goal == Goal::States {
             let columns = self.facts.plan.output(1).columns;
             for &position in batch.positions {
                 let start = self.logits.len();

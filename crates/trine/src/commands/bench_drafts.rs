@@ -12,6 +12,7 @@ use trine_backend::{
     BackendError, Batch, Facts, InFlight, Memory, Pages, Program, Results, TopLogit,
 };
 use trine_engine::{Ask, Drafter, ReadingDrafter, Target};
+use trine_model::Goal;
 use trine_text::Specials;
 
 use super::bench_runs::Run;
@@ -155,7 +156,7 @@ impl Scripted {
 impl Scripted {
     /// Returns whether a batch is one of guesses.
     fn drafts(&self, batch: &Batch<'_>) -> bool {
-        self.facts.plan.draft_goal() == Some(batch.goal)
+        batch.goal == Goal::Draft
     }
 }
 
@@ -226,7 +227,7 @@ impl Program for Scripted {
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
         let positions = self.flights.pop_front().flatten();
         let Facts { plan, finds_top, .. } = self.program.facts();
-        let (has_draft, finds_top) = (plan.draft_goal().is_some(), *finds_top);
+        let (has_draft, finds_top) = (plan.has_goal(Goal::Draft), *finds_top);
         let results = self.program.wait(step)?;
         let Some(positions) = positions else { return Ok(results) };
         if has_draft {

@@ -8,7 +8,7 @@ use trine_backend::{
     BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SOFT, SequenceView, SoftRows,
     TowerProgram,
 };
-use trine_model::{KvType, Model, Pixels, TowerConfig, Width};
+use trine_model::{Goal, KvType, Model, Pixels, TowerConfig, Width};
 use trine_pictures::Prepared;
 
 use super::logits::{LogitsFile, check_context, check_ids, check_length, destination_of, read_ids};
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
         Ok(watch.check()?)
     });
     if let Some(what) = broken {
-        return Err(overflown(&what, &sequence.program.overflow(0)));
+        return Err(overflown(&what, &sequence.program.overflow(Goal::Main)));
     }
     ran?;
     pictures.iter().try_for_each(|picture| file.row(&pixels(&config, picture)))?;
@@ -287,7 +287,7 @@ impl Sequence {
                 outputs: &outputs,
                 bulk_from: if self.chunk > BULK_ROWS { 0 } else { tokens.len() },
                 inputs: &[own],
-                goal: 0,
+                goal: Goal::Main,
             })?;
             for (row, logits) in logits.chunks_exact(vocabulary).enumerate() {
                 each(start + row, logits)?;

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use rayon::prelude::*;
 use trine_backend::{Aside, BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
-use trine_model::{BufferId, Input, Model, Plan, Rows, Source};
+use trine_model::{BufferId, Goal, Input, Model, Plan, Rows, Source};
 
 use super::ahead;
 use super::aside::AsideTable;
@@ -327,8 +327,11 @@ impl Binding<'_> {
         let mut draft = Draft { dispatches, copies: Vec::new(), fetch: Vec::new(), own };
         for (index, value) in lowered.graph.outputs.iter().enumerate() {
             let mut copy = value.map(|value| self.output_copy(bound, &emitter, index, value));
-            let is_state =
-                (0..self.plan.goals()).all(|goal| self.plan.outputs_for(goal).start != index);
+            let is_state = self
+                .plan
+                .goals()
+                .into_iter()
+                .all(|goal| self.plan.outputs_for(goal).start != index);
             let is_picture = self.plan.is_of_picture();
             if is_state || is_picture || self.plan.output(index).rows == Rows::Tokens {
                 // The next device, a draft or a model needs them in every step.
@@ -352,11 +355,11 @@ impl Binding<'_> {
 
     /// Returns which of the Plan's inputs takes the rows of an output in the next step of a series.
     fn next_input(&self, index: usize) -> Option<usize> {
-        let goal = self.plan.draft_goal()?;
-        let is_next = self.plan.outputs_for(goal).start + 1 == index;
+        let draft = self.plan.outputs_for(Goal::Draft);
+        let is_next = draft.start + 1 == index && draft.contains(&index);
         let mut inputs = self.plan.inputs.iter();
-        let is_taken = is_next && runs_series(self.plan, self.options, goal);
-        let is_state = |input: &Input| matches!(input.source, Source::State { .. });
+        let is_taken = is_next && runs_series(self.plan, self.options, Goal::Draft);
+        let is_state = |input: &Input| input.source == Source::State;
         inputs.position(is_state).filter(|_| is_taken)
     }
 

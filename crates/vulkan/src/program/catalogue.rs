@@ -212,7 +212,7 @@ pub(super) fn catalogue(
     sample.map(|launch| launch.dispatches(&device, 1, run)).transpose()?;
     device.take().into_iter().for_each(|key| catalogue.add(key, false, None));
     let changing = FrameLayout::new(plans.options).changing(NOWHERE);
-    for goal in 0..plans.plan.goals() {
+    for goal in plans.plan.goals() {
         let spans = [places.nothing; 2];
         let choose = choose_launch(plans.plan, plans.options, goal, changing, spans);
         choose.map(|launch| launch.dispatch(&device)).transpose()?;

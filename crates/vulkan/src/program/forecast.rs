@@ -55,7 +55,9 @@ fn scratch(
     let last =
         |goal, attended| keys.iter().rfind(|key| (key.goal, key.attended) == (goal, attended));
     let ways = [Attended::Sequences, Attended::Rows, Attended::Tiles];
-    let widest_keys: Vec<PassKey> = (0..plan.goals())
+    let widest_keys: Vec<PassKey> = plan
+        .goals()
+        .into_iter()
         .flat_map(|goal| ways.into_iter().filter_map(move |attended| last(goal, attended)))
         .copied()
         .collect();

@@ -195,7 +195,7 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use trine_backend::SequenceView;
-    use trine_model::{KvType, Width};
+    use trine_model::{Goal, KvType, Width};
 
     use super::*;
     use crate::testing::{gpu, poisoned};
@@ -216,7 +216,7 @@ mod tests {
             ahead: &[],
             bulk_from: 3,
             inputs: &[],
-            goal: 0,
+            goal: Goal::Main,
         };
         frame.write(&batch, (30, 1));
         let words: &[u32] = frame.buffer.values(0, layout.bytes / 4);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trine_backend::{Batch, gather, share_copy};
-use trine_model::{Input, Plan, Source, Width};
+use trine_model::{Goal, Input, Plan, Source, Width};
 use trine_weights::Tensor;
 
 use super::graph::allocated;
@@ -22,8 +22,8 @@ struct InputRows {
     buffer: Buffer,
     /// What the rows are gathered from, and the factor on them; `None` if they come with the batch.
     table: Option<(Tensor, f32)>,
-    /// By goal: whether steps read it.
-    is_read: Vec<bool>,
+    /// The goals whose steps read it.
+    readers: Vec<Goal>,
     /// The rows of the step in flight, if they are gathered or may have to be written again.
     kept: Vec<f32>,
 }
@@ -45,15 +45,13 @@ impl Inputs {
                     ("gathered rows", Some(table), Vec::with_capacity(values))
                 }
                 Source::Part => ("the rows of another device", None, Vec::new()),
-                Source::Plan | Source::State { .. } => {
-                    ("the rows of another Plan", None, Vec::new())
-                }
+                Source::Plan | Source::State => ("the rows of another Plan", None, Vec::new()),
                 Source::Picture => ("the patches of a picture", None, Vec::new()),
             };
             let buffer = gpu.allocate(4 * values as u64, Place::Upload, what)?;
-            let is_read = |goal| plan.reads_for(goal, input.buffer);
-            let is_read = (0..plan.goals()).map(is_read).collect();
-            Ok(InputRows { buffer, source: *input, table, is_read, kept })
+            let mut readers = plan.goals();
+            readers.retain(|&goal| plan.reads_for(goal, input.buffer));
+            Ok(InputRows { buffer, source: *input, table, readers, kept })
         };
         plan.inputs.iter().map(input).collect::<Result<_, _>>().map(Self)
     }
@@ -71,8 +69,8 @@ impl Inputs {
     /// Writes the rows of a checked batch. `keeps` says whether they may have to be written again.
     pub(super) fn write(&mut self, batch: &Batch<'_>, keeps: bool) {
         let mut given = batch.inputs.iter();
-        for InputRows { buffer, source, table, is_read, kept } in &mut self.0 {
-            let is_idle = table.is_some() && !is_read[batch.goal];
+        for InputRows { buffer, source, table, readers, kept } in &mut self.0 {
+            let is_idle = table.is_some() && !readers.contains(&batch.goal);
             if is_idle || !source.is_for(batch.goal) {
                 kept.clear();
                 continue;

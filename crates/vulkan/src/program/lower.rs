@@ -4,7 +4,7 @@
 //! that takes an operand is preceded by a launch that converts its rows. [`rules`] then let
 //! neighbours take over each other's work.
 
-use trine_model::{BufferId, Op, Plan, Product, Rope, Rows, Stream, Term, WeightId, Width};
+use trine_model::{BufferId, Goal, Op, Plan, Product, Rope, Rows, Stream, Term, WeightId, Width};
 
 use super::frame::tile_rows;
 use super::graph::{
@@ -134,7 +134,7 @@ pub(super) fn translate(
 /// A Plan on its way to launches.
 struct Lowering<'a> {
     plan: &'a Plan,
-    goal: usize,
+    goal: Goal,
     /// The first rows that may be no bulk rows.
     exact: usize,
     /// The steps that serve the goal.

@@ -1,7 +1,7 @@
 //! The passes that a Program records: widths, and how attention goes through the rows.
 
 use trine_backend::ProgramOptions;
-use trine_model::{Plan, Rows, Width, Workload};
+use trine_model::{Goal, Plan, Rows, Width, Workload};
 
 /// Widths that passes are recorded for. A step takes the smallest that is large enough.
 const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
@@ -22,7 +22,7 @@ pub(crate) struct PassKey {
     pub(crate) width: Width,
     pub(crate) attended: Attended,
     /// Which of the Plan's goals it is for.
-    pub(crate) goal: usize,
+    pub(crate) goal: Goal,
 }
 
 impl PassKey {
@@ -66,25 +66,25 @@ pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: boo
         let lone = options.width.tokens == 1;
         let attended =
             if lone { Attended::Sequences } else { Attended::of_mixed(options.width.tokens) };
-        return vec![PassKey { width: options.width, attended, goal: 0 }];
+        return vec![PassKey { width: options.width, attended, goal: Goal::Main }];
     }
-    let keys = |goal: usize| {
+    let keys = |goal: Goal| {
         // A goal with a row for each token has no outputs.
         let has_outputs = plan.output(plan.outputs_for(goal).start).rows == Rows::Outputs;
-        let outputs = if goal == 0 || has_outputs { options.width.outputs } else { 0 };
+        let outputs = if goal == Goal::Main || has_outputs { options.width.outputs } else { 0 };
         // A guess is made for each row.
-        let is_draft = plan.draft_goal() == Some(goal);
+        let is_draft = goal == Goal::Draft;
         let tokens = if is_draft { outputs } else { options.width.tokens };
         let options = ProgramOptions { width: Width { tokens, outputs }, ..*options };
         let keys = keys_of_goal(&options, is_invariant);
         keys.into_iter().map(move |key| PassKey { goal, ..key })
     };
-    (0..plan.goals()).flat_map(keys).collect()
+    plan.goals().into_iter().flat_map(keys).collect()
 }
 
 fn keys_of_goal(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     let Width { tokens: widest, outputs: most_outputs } = options.width;
-    let goal = 0;
+    let goal = Goal::Main;
     let rungs = |most: usize| {
         let below = LADDER.into_iter().filter(move |&rung| rung < most);
         let above = (LADDER[LADDER.len() - 1]..most).step_by(256).skip(1);
@@ -142,7 +142,7 @@ pub(super) fn least(
     rows: usize,
     outputs: usize,
     lone: bool,
-    goal: usize,
+    goal: Goal,
 ) -> Option<usize> {
     let fits = |key: &PassKey| {
         let suits = lone || key.attended != Attended::Sequences;
@@ -189,8 +189,8 @@ mod tests {
             assert!(keys.iter().all(|key| key.width.tokens == tokens), "{keys:?}");
             for (rows, outputs) in [(1, 0), (1, 1), (tokens, width.outputs)] {
                 for lone in [false, true] {
-                    let found =
-                        least(keys.iter().copied(), rows, outputs, lone, 0).expect("a pass");
+                    let found = least(keys.iter().copied(), rows, outputs, lone, Goal::Main)
+                        .expect("a pass");
                     let expected = if outputs == 0 { 0 } else { width.outputs };
                     assert_eq!(keys[found].width.outputs, expected);
                 }
@@ -207,7 +207,8 @@ mod tests {
         let keys = keys_of_goal(&options, true);
         assert!(keys.iter().all(|key| key.attended == Attended::Rows));
         let found = |rows: usize, outputs: usize| {
-            let found = least(keys.iter().copied(), rows, outputs, false, 0).expect("a pass");
+            let found =
+                least(keys.iter().copied(), rows, outputs, false, Goal::Main).expect("a pass");
             keys[found].width
         };
         for rows in 1..=64 {
@@ -241,11 +242,11 @@ mod tests {
                 steps: vec![Step { label: "pool".to_owned(), op }],
                 inputs: vec![Input { buffer: BufferId(0), source: Source::Picture }],
                 outputs: vec![BufferId(1)],
-                goal_outputs: Vec::new(),
+                ends: Vec::new(),
             };
             for is_invariant in [false, true] {
                 let keys = pass_keys(&plan, &options, is_invariant);
-                assert_eq!(keys, [PassKey { width, attended, goal: 0 }]);
+                assert_eq!(keys, [PassKey { width, attended, goal: Goal::Main }]);
             }
         }
     }
@@ -265,7 +266,7 @@ mod tests {
                         if (lone && rows > sequences) || (!lone && rows == 1) {
                             continue;
                         }
-                        let found = least(keys.iter().copied(), rows, outputs, lone, 0);
+                        let found = least(keys.iter().copied(), rows, outputs, lone, Goal::Main);
                         let key = keys[found.expect("there is a pass")];
                         assert!(key.width.tokens >= rows && key.width.outputs >= outputs);
                         assert_eq!(key.attended == Attended::Sequences, lone, "{key:?} {rows}");

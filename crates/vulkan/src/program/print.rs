@@ -65,9 +65,7 @@ impl<'a> Printed<'a> {
                 Source::Table { table, .. } => {
                     format!("rows of {} by the host", self.weight(table))
                 }
-                Source::Plan | Source::Picture | Source::State { .. } => {
-                    "rows of the host".to_owned()
-                }
+                Source::Plan | Source::Picture | Source::State => "rows of the host".to_owned(),
             };
             let text = format!("{source} -> {}", self.form(Form::Rows(id)));
             Some(Line { number: None, label: "input".to_owned(), text })

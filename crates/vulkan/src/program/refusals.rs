@@ -96,7 +96,7 @@ mod tests {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         };
         check(&software(), &plan, &most).unwrap();
         check(&h200(), &plan, &more).unwrap();

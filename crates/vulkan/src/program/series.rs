@@ -1,11 +1,12 @@
 //! Series: steps of which each but the first runs the tokens that the one before it chose. The host
 //! submits the recordings of their passes with a choice after each, and waits once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{ProgramOptions, SERIES_MAX};
-use trine_model::{Input, Plan, Source, aside};
+use trine_model::{Goal, Input, Plan, Source, aside};
 
 use super::frame::{Frame, SLOT_BITS};
 use super::top_memory::{TopMemory, finds_top, top_rows};
@@ -18,9 +19,9 @@ use crate::raw::meeting::Absent;
 
 /// What runs the series of a Program.
 pub(super) struct SeriesRuns {
-    /// By goal: chooses tokens after a step, and makes the frame that of the next one; `None` if
-    /// there are no series for the goal.
-    choose: Vec<Option<Recording>>,
+    /// By goal that has series: chooses tokens after a step, and makes the frame that of the next
+    /// one.
+    choose: BTreeMap<Goal, Recording>,
     /// Runs the recordings of a series.
     all: Recording,
 }
@@ -28,7 +29,7 @@ pub(super) struct SeriesRuns {
 /// The passes of a series, by their indices.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Series {
-    pub(super) goal: usize,
+    pub(super) goal: Goal,
     /// Positions from a row to the next one of its sequence.
     pub(super) advance: usize,
     pub(super) first: usize,
@@ -53,19 +54,18 @@ impl Series {
 /// Returns whether a Program runs series for a goal: the device finds the largest logits, and a
 /// step takes nothing of the host that depends on tokens. The hidden states that a guess takes are
 /// an output of the guess before.
-pub(super) fn runs_series(plan: &Plan, options: &ProgramOptions, goal: usize) -> bool {
-    let is_free = |input: &Input| {
-        matches!(input.source, Source::State { .. }) || !plan.reads_for(goal, input.buffer)
-    };
-    let is_chosen = goal == 0 || plan.draft_goal() == Some(goal);
+pub(super) fn runs_series(plan: &Plan, options: &ProgramOptions, goal: Goal) -> bool {
+    let is_free =
+        |input: &Input| input.source == Source::State || !plan.reads_for(goal, input.buffer);
+    let is_chosen = matches!(goal, Goal::Main | Goal::Draft) && plan.has_goal(goal);
     let has_top = finds_top(plan) && (1..=ROWS_MAX).contains(&options.width.outputs);
     let is_whole = aside::aside(plan).is_empty();
     is_chosen && has_top && is_whole && plan.inputs.iter().all(is_free)
 }
 
 /// Returns how many positions after a row the next one of its sequence is, in a series for a goal.
-pub(super) fn advance(plan: &Plan, goal: usize) -> usize {
-    usize::from(plan.stores_for(goal))
+pub(super) fn advance(goal: Goal) -> usize {
+    usize::from(goal.stores())
 }
 
 /// Returns the launch that chooses tokens after a step for a goal; `None` if a Program runs no
@@ -74,7 +74,7 @@ pub(super) fn advance(plan: &Plan, goal: usize) -> usize {
 pub(super) fn choose_launch(
     plan: &Plan,
     options: &ProgramOptions,
-    goal: usize,
+    goal: Goal,
     changing: [Span; 4],
     spans: [Span; 2],
 ) -> Option<ChooseLaunch> {
@@ -85,7 +85,7 @@ pub(super) fn choose_launch(
         rows: top_rows(options.width.outputs),
         steps: 1 + SERIES_MAX,
         slot_bits: SLOT_BITS,
-        advance: advance(plan, goal) as u32,
+        advance: advance(goal) as u32,
         frame,
         outputs,
         tiles,
@@ -104,14 +104,15 @@ impl SeriesRuns {
         top: &TopMemory,
     ) -> Result<Option<Self>, GpuError> {
         let spans = [top.maxima.span(), top.chosen.span()];
-        let choose = |goal: usize| {
+        let choose = |goal: Goal| {
             let launch = choose_launch(plan, options, goal, frame.changing(), spans);
             let record =
                 |launch: ChooseLaunch| Recording::record(gpu, &[launch.dispatch(gpu)?], &[], &[]);
-            launch.map(record).transpose()
+            launch.map(|launch| Ok((goal, record(launch)?))).transpose()
         };
-        let choose = (0..plan.goals()).map(choose).collect::<Result<Vec<_>, _>>()?;
-        if choose.iter().all(Option::is_none) {
+        let choose = plan.goals().into_iter().filter_map(|goal| choose(goal).transpose());
+        let choose: BTreeMap<_, _> = choose.collect::<Result<_, GpuError>>()?;
+        if choose.is_empty() {
             return Ok(None);
         }
         Ok(Some(Self { choose, all: Recording::series(gpu)? }))
@@ -127,12 +128,12 @@ impl SeriesRuns {
     pub(super) fn begin<'a>(
         &'a mut self,
         gpu: &Gpu,
-        goal: usize,
+        goal: Goal,
         passes: impl Iterator<Item = (&'a Recording, &'a [f64])>,
         stop: Option<&AtomicBool>,
     ) -> Result<(), GpuError> {
         let Self { choose, all } = self;
-        let choose = choose[goal].as_ref().expect("the Program says that it runs series for it");
+        let choose = choose.get(&goal).expect("the Program says that it runs series for it");
         let choose = (choose, &[0.0][..]);
         all.follow(passes.flat_map(|pass| [pass, choose]), gpu.submission_seconds());
         all.begin(stop, "a series of steps")
@@ -144,8 +145,8 @@ impl SeriesRuns {
     }
 
     /// Chooses tokens after a step for a goal that was run by itself.
-    pub(super) fn choose(&mut self, goal: usize) -> Result<(), GpuError> {
-        let choose = self.choose[goal].as_mut();
+    pub(super) fn choose(&mut self, goal: Goal) -> Result<(), GpuError> {
+        let choose = self.choose.get_mut(&goal);
         choose.map_or(Ok(()), |choose| choose.run("choosing tokens"))
     }
 }

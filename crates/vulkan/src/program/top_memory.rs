@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trine_backend::SERIES_MAX;
-use trine_model::{Plan, Rows};
+use trine_model::{Goal, Plan, Rows};
 
 use super::emit::Emitter;
 use crate::dispatch::Span;
@@ -90,7 +90,7 @@ impl TopMemory {
 /// and the pass has logits. `spans` is where maxima, thresholds and the logits found go.
 pub(super) fn top_launch(emitter: &Emitter<'_>, spans: [Span; 3]) -> Option<TopLaunch> {
     let Emitter { plan, graph, .. } = *emitter;
-    let goals = [Some(0), plan.draft_goal()].into_iter().flatten();
+    let goals = [Goal::Main, Goal::Draft].into_iter().filter(|goal| plan.has_goal(*goal));
     let mut logits = goals.map(|goal| plan.outputs_for(goal).start);
     let (index, logits) = logits.find_map(|index| Some((index, graph.outputs[index]?)))?;
     if !finds_top(plan) {

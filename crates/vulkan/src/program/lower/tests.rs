@@ -4,8 +4,8 @@
 use trine_backend::ProgramOptions;
 use trine_model::lend::lend;
 use trine_model::{
-    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, PerLayerConfig, Plan, Rope,
-    Values, base_plan, fusion, narrow,
+    AttentionKind, Config, Family, Gemma3nConfig, Goal, KvType, LayerConfig, PerLayerConfig, Plan,
+    Rope, Values, base_plan, fusion, narrow,
 };
 use trine_weights::DType;
 
@@ -70,7 +70,8 @@ fn selection(capabilities: &Capabilities, plan: &Plan, kv: KvType, rows: usize) 
 
 fn lowered(plan: &Plan, kv: KvType, rows: usize, attended: Attended) -> Graph {
     let width = Width { tokens: rows, outputs: rows };
-    lower(plan, PassKey { width, attended, goal: 0 }, &selection(&h200(), plan, kv, rows)).unwrap()
+    lower(plan, PassKey { width, attended, goal: Goal::Main }, &selection(&h200(), plan, kv, rows))
+        .unwrap()
 }
 
 fn conversions(graph: &Graph) -> usize {
@@ -198,7 +199,7 @@ fn two_rows_take_matrix_units_of_a_known_layout() {
         let plan = plan(shape);
         let takes = |capabilities: &Capabilities, rows, wanted| {
             let width = Width { tokens: rows, outputs: rows };
-            let key = PassKey { width, attended: Attended::Rows, goal: 0 };
+            let key = PassKey { width, attended: Attended::Rows, goal: Goal::Main };
             let selection = selection(capabilities, &plan, KvType::F16, rows);
             let kinds = operands(&lower(&plan, key, &selection).unwrap());
             assert!(kinds.iter().all(|&kind| kind == wanted), "{rows} rows: {kinds:?}");
@@ -216,7 +217,7 @@ fn two_rows_take_matrix_units_of_a_known_layout() {
 fn text(capabilities: &Capabilities, plan: &Plan, rows: usize, attended: Attended) -> String {
     let width = Width { tokens: rows, outputs: rows.min(32) };
     let selection = selection(capabilities, plan, KvType::F16, 32);
-    let graph = lower(plan, PassKey { width, attended, goal: 0 }, &selection).unwrap();
+    let graph = lower(plan, PassKey { width, attended, goal: Goal::Main }, &selection).unwrap();
     let bytes = graph.place(capabilities).scratch.bytes;
     format!("{bytes} bytes of scratch memory\n{}", Printed::new(&graph, plan))
 }
@@ -268,7 +269,8 @@ fn values_that_are_handed_on_have_memory_of_their_own() {
     for (capabilities, rows, attended, hands_on) in cases {
         let width = Width { tokens: rows, outputs: rows };
         let selection = selection(&capabilities, &plan, KvType::F16, 32);
-        let graph = lower(&plan, PassKey { width, attended, goal: 0 }, &selection).unwrap();
+        let graph =
+            lower(&plan, PassKey { width, attended, goal: Goal::Main }, &selection).unwrap();
         let placement = graph.place(&capabilities);
         let end = |id: usize, piece: usize| {
             let at = placement.scratch.offsets[Graph::piece(ValueId(id), piece)]?;
@@ -348,7 +350,7 @@ fn a_layer_of_several_streams_is_thirteen_launches() {
     for capabilities in [h200(), radeon_780m()] {
         let selection = selection(&capabilities, &plan, KvType::F16, 1);
         let width = Width { tokens: 1, outputs: 1 };
-        let key = PassKey { width, attended: Attended::Sequences, goal: 0 };
+        let key = PassKey { width, attended: Attended::Sequences, goal: Goal::Main };
         let graph = lower(&plan, key, &selection).unwrap();
         let counts: Vec<usize> = (0..6).map(|layer| of_layer(&graph, layer)).collect();
         // What the last layer adds to its streams is added by itself.
@@ -407,7 +409,7 @@ fn the_device_multiplies_while_its_partner_does() {
         for capabilities in [h200(), radeon_780m(), software()] {
             for exact in [0, 8, 64] {
                 let width = Width { tokens: 512, outputs: 1 };
-                let key = PassKey { width, attended: Attended::Tiles, goal: 0 };
+                let key = PassKey { width, attended: Attended::Tiles, goal: Goal::Main };
                 let selection = selection(&capabilities, &whole, KvType::F16, 512);
                 let graph = lower_lent(&lent, key, exact, &selection).unwrap();
                 let listing = Printed::new(&graph, &lent).to_string();

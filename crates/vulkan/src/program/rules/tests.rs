@@ -2,8 +2,8 @@
 
 use trine_backend::ProgramOptions;
 use trine_model::{
-    Buffer, BufferId, Cache, CacheId, Heads, KvType, Op, Plan, Product, Rope, Rows, Source, Step,
-    Term, Weight, WeightId, WeightKind, WeightPlace, Width,
+    Buffer, BufferId, Cache, CacheId, Goal, Heads, KvType, Op, Plan, Product, Rope, Rows, Source,
+    Step, Term, Weight, WeightId, WeightKind, WeightPlace, Width,
 };
 use trine_weights::DType;
 
@@ -29,7 +29,7 @@ pub(super) fn selection() -> Selection {
         steps: Vec::new(),
         inputs: Vec::new(),
         outputs: Vec::new(),
-        goal_outputs: Vec::new(),
+        ends: Vec::new(),
     };
     let width = Width { tokens: 3, outputs: 3 };
     let options = ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
@@ -81,7 +81,7 @@ fn plan(ops: &[Op], output: BufferId) -> Plan {
         steps: ops.iter().map(step).collect(),
         inputs: vec![trine_model::Input { buffer: A, source: Source::Part }],
         outputs: vec![output],
-        goal_outputs: Vec::new(),
+        ends: Vec::new(),
     }
 }
 
@@ -114,9 +114,13 @@ impl Case {
         let width = Width { tokens: self.rows, outputs: self.rows };
         let options = ProgramOptions { width, kv: self.kv, context: 64, sequences: 8, blocks: 64 };
         let selection = Selection::new(&self.capabilities, plan, &options);
-        let mut graph =
-            translate(plan, PassKey { width, attended: self.attended, goal: 0 }, 0, &selection)
-                .unwrap();
+        let mut graph = translate(
+            plan,
+            PassKey { width, attended: self.attended, goal: Goal::Main },
+            0,
+            &selection,
+        )
+        .unwrap();
         let before = Printed::new(&graph, plan).lines();
         rules.iter().for_each(|rule| walk(&mut graph, *rule, &selection));
         [before, Printed::new(&graph, plan).lines()]
@@ -468,7 +472,7 @@ fn a_plan_that_reads_what_nothing_wrote_is_refused() {
     let selection = Selection::new(&h200(), &plan, &options);
     let refused = super::super::lower::lower(
         &plan,
-        PassKey { width, attended: Attended::Sequences, goal: 0 },
+        PassKey { width, attended: Attended::Sequences, goal: Goal::Main },
         &selection,
     );
     let message = refused.unwrap_err().to_string();

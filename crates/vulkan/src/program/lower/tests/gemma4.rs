@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trine_model::{Assistant, Ends, ExpertsConfig, Gates, Gemma4Config, Model};
+use trine_model::{Assistant, Ends, ExpertsConfig, Gates, Gemma4Config, Goal, Model};
 
 use super::super::super::experts::ExpertsWork;
 use super::*;
@@ -107,7 +107,7 @@ fn layers_of_gemma_4_at_one_row() {
         graph.nodes.iter().filter(|node| node.label.starts_with(&label)).count()
     };
     let width = Width { tokens: 1, outputs: 1 };
-    let key = PassKey { width, attended: Attended::Sequences, goal: 0 };
+    let key = PassKey { width, attended: Attended::Sequences, goal: Goal::Main };
     for capabilities in [h200(), radeon_780m()] {
         for (name, sizes) in [("e2b", E2B), ("31b", DENSE_31B), ("26b", EXPERTS_26B)] {
             let plan = sizes.plan();
@@ -130,7 +130,8 @@ fn layers_with_experts_at_several_rows() {
     for (rows, attended) in [(3, Attended::Rows), (32, Attended::Sequences), (512, Attended::Tiles)]
     {
         let width = Width { tokens: rows, outputs: rows.min(32) };
-        let graph = lower(&plan, PassKey { width, attended, goal: 0 }, &selection).unwrap();
+        let graph =
+            lower(&plan, PassKey { width, attended, goal: Goal::Main }, &selection).unwrap();
         let lines = Printed::new(&graph, &plan).to_string();
         let layer: Vec<&str> = lines.lines().filter(|line| line.contains("blk.1.")).collect();
         let text = format!("{} launches\n{}", layer.len(), layer.join("\n"));
@@ -168,7 +169,7 @@ fn launches_that_search_clusters() {
     let model = Model::open(&golden).unwrap().with_assistant(draft).unwrap();
     let plan = model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
     check(&plan, &h200()).unwrap();
-    let goal = plan.draft_goal().unwrap();
+    let goal = Goal::Draft;
     for (rows, sorts) in [(1, &[][..]), (3, &["sort by expert"])] {
         let width = Width { tokens: rows, outputs: rows };
         let key = PassKey { width, attended: Attended::Sequences, goal };

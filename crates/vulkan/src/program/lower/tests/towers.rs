@@ -1,7 +1,7 @@
 //! The launches of vision towers in the shapes of Gemma 3's and Gemma 4's.
 
-use trine_model::Heads;
 use trine_model::gemma4_vision::Limits as ProductLimits;
+use trine_model::{Goal, Heads};
 
 use super::super::super::graph::{AttendKernel, ProductKernel};
 use super::*;
@@ -18,7 +18,7 @@ fn graph(capabilities: &Capabilities, plan: &Plan) -> Graph {
 }
 
 fn graph_of(capabilities: &Capabilities, plan: &Plan, width: Width) -> Graph {
-    let key = PassKey { width, attended: Attended::Tiles, goal: 0 };
+    let key = PassKey { width, attended: Attended::Tiles, goal: Goal::Main };
     let (context, blocks) = (width.tokens, width.tokens.div_ceil(32));
     let options = ProgramOptions { width, kv: KvType::F16, context, sequences: 1, blocks };
     lower(plan, key, &Selection::new(capabilities, plan, &options)).unwrap()

@@ -2,8 +2,8 @@
 
 use trine_backend::ProgramOptions;
 use trine_model::{
-    Buffer, BufferId, Input as PlanInput, KvType, Op, Plan, Product, Rows, Source, Step, Stream,
-    Term, Weight, WeightId, WeightKind, WeightPlace, Width,
+    Buffer, BufferId, Goal, Input as PlanInput, KvType, Op, Plan, Product, Rows, Source, Step,
+    Stream, Term, Weight, WeightId, WeightKind, WeightPlace, Width,
 };
 use trine_weights::DType;
 
@@ -64,7 +64,7 @@ fn plan(ops: &[Op], outputs: &[BufferId], coefficients: usize, router: DType) ->
         steps: ops.iter().map(|op| Step { label: op.name().to_owned(), op: op.clone() }).collect(),
         inputs: [X[0], X[1], ROW, BRANCH].map(input).to_vec(),
         outputs: outputs.to_vec(),
-        goal_outputs: Vec::new(),
+        ends: Vec::new(),
     }
 }
 
@@ -73,7 +73,7 @@ fn launches(plan: &Plan) -> Vec<String> {
     let width = Width { tokens: 1, outputs: 1 };
     let options = ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
     let selection = Selection::new(&h200(), plan, &options);
-    let key = PassKey { width, attended: Attended::Sequences, goal: 0 };
+    let key = PassKey { width, attended: Attended::Sequences, goal: Goal::Main };
     let mut graph = translate(plan, key, 0, &selection).unwrap();
     RULES.iter().for_each(|rule| walk(&mut graph, *rule, &selection));
     let name = |line: &String| line.split(" %").next().unwrap_or_default().to_owned();

@@ -2,8 +2,8 @@
 
 use trine_backend::ProgramOptions;
 use trine_model::{
-    Buffer, BufferId, Input as PlanInput, KvType, Op, Plan, Rows, Source, Step, Weight, WeightId,
-    WeightKind, WeightPlace, Width,
+    Buffer, BufferId, Goal, Input as PlanInput, KvType, Op, Plan, Rows, Source, Step, Weight,
+    WeightId, WeightKind, WeightPlace, Width,
 };
 use trine_weights::DType;
 
@@ -40,12 +40,12 @@ fn room(columns: usize) -> (Graph, Selection, [ValueId; 5]) {
         steps: vec![Step { label: "copy".to_owned(), op }],
         inputs: vec![PlanInput { buffer: A, source: Source::Part }],
         outputs: vec![B],
-        goal_outputs: Vec::new(),
+        ends: Vec::new(),
     };
     let width = Width { tokens: 3, outputs: 3 };
     let options = ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
     let selection = Selection::new(&h200(), &plan, &options);
-    let key = PassKey { width, attended: Attended::Rows, goal: 0 };
+    let key = PassKey { width, attended: Attended::Rows, goal: Goal::Main };
     let mut graph = translate(&plan, key, 0, &selection).unwrap();
     graph.nodes.clear();
     graph.outputs.clear();
