@@ -10,7 +10,7 @@
 const ADDED: f64 = 0.75;
 /// The time that several prompts may add grows with this power of their number. With 1 the typical
 /// request of a busy server waits longer for its first token than if prompts were read at once
-/// (decision 008).
+/// (decision 074).
 const CROWD: i32 = 3;
 /// The weight of the latest step in the average of the steps without prompts.
 const LATEST: f64 = 0.2;

@@ -18,7 +18,7 @@ const TURN: usize = 64;
 /// copy of its rings takes a step or two.
 const KEPT_SHARE: usize = 8;
 /// The same if they will be read again, which takes about a third of the time of writing as many
-/// beside others (decision 008).
+/// beside others (decision 074).
 const READ_SHARE: usize = 2;
 
 /// What a running text has had.
