@@ -1,7 +1,7 @@
 //! The rules of the house that no compiler checks.
 //!
-//! - A crate uses only crates above it in ARCHITECTURE's list of rooms; crates for tests are used
-//!   only in tests and by one another.
+//! - A crate uses only crates below it in ARCHITECTURE's picture; crates for tests are used only in
+//!   tests and by one another.
 //! - A file has at most 700 lines, a function at most 80 (tests may have longer functions).
 //! - `unsafe` occurs only in the named modules.
 //! - Every operation of the Plan has its scalar reference, and each backend runs it and tests it.
@@ -21,7 +21,7 @@ use syn::visit::{self, Visit};
 use crate::sources::{Source, read_all};
 use crate::{bad_input, circles, documents, lines, orphans};
 
-/// The crates, top to bottom: an arrow may only point up.
+/// The crates from the bottom to the top: an arrow may only point down, to one listed earlier.
 const ROOMS: [&str; 15] = [
     "foreign",
     "weights",
@@ -44,7 +44,7 @@ const ROOMS: [&str; 15] = [
 /// another.
 const FOR_TESTS: [&str; 2] = ["npu-model", "npu-preload"];
 
-/// Arrows that point up but are wrong: the engine and the server know devices only through
+/// Arrows that point down but are wrong: the engine and the server know devices only through
 /// `backend`.
 const FORBIDDEN: [(&str, &str); 6] = [
     ("engine", "cpu"),
@@ -161,8 +161,8 @@ fn may_use(room: &str, other: &str, in_tests: bool) -> bool {
     if FOR_TESTS.contains(&other) && !FOR_TESTS.contains(&room) {
         return in_tests;
     }
-    let above = ROOMS.split(|known| *known == room).next().unwrap_or_default();
-    above.contains(&other) && !FORBIDDEN.contains(&(room, other))
+    let below = ROOMS.split(|known| *known == room).next().unwrap_or_default();
+    below.contains(&other) && !FORBIDDEN.contains(&(room, other))
 }
 
 fn long_file(source: &Source) -> Option<String> {
