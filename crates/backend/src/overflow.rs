@@ -10,9 +10,9 @@ use trine_model::{Goal, Op, Plan};
 /// The value in a step that is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// A sum of squares: that of the first norm.
+    /// A sum of squares of the first norm.
     Norm,
-    /// The same of the second norm.
+    /// A sum of squares of the second norm.
     NextNorm,
     /// A key or a value, as the cache holds it.
     Cache,

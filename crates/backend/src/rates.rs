@@ -138,7 +138,7 @@ impl Seconds {
         }
     }
 
-    /// Adds those of another pass.
+    /// Adds the times of another pass.
     pub fn add(&mut self, other: Self) {
         self.memory += other.memory;
         self.arithmetic += other.arithmetic;

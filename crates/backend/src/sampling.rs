@@ -581,7 +581,7 @@ fn is_before(candidate: &Candidate, limit: Option<Candidate>) -> bool {
     limit.is_none_or(|limit| candidate.rank(&limit).is_lt())
 }
 
-/// Keeps those of a word that are before the limit in rank. Returns false if it has none.
+/// Keeps the logits of a word that are before the limit in rank. Returns false if there are none.
 #[inline(always)]
 fn keep_before(logits: &mut [f32; WORD], at: usize, limit: Option<Candidate>) -> bool {
     let Some(limit) = limit else { return true };

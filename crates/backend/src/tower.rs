@@ -23,7 +23,7 @@ pub struct TowerProgram {
     program: Box<dyn Program>,
     config: TowerConfig,
     has_states: bool,
-    /// Those of the last picture.
+    /// The rows of the last picture.
     rows: PictureRows,
     blocks: Vec<u32>,
     /// Patches in the order of the rows.
@@ -45,7 +45,7 @@ struct PictureRows {
 }
 
 impl PictureRows {
-    /// Returns those of a picture of `columns` x `rows` patches.
+    /// Returns the rows of a picture of `columns` x `rows` patches.
     fn new(config: &TowerConfig, columns: usize, rows: usize) -> Self {
         let order = config.order(columns, rows);
         let side = config.side();

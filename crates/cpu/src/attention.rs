@@ -151,7 +151,7 @@ pub enum AttentionError {
     OutsideCache {
         /// Position in the sequence.
         position: usize,
-        /// Where the view says it is.
+        /// The index in the cache that the view gives it.
         index: usize,
         /// Positions of the cache.
         capacity: usize,

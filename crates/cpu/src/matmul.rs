@@ -198,11 +198,11 @@ impl MatrixSlice<'_> {
     ///
     /// # Panics
     ///
-    /// As there.
+    /// Panics for the same reasons.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// The caller has the same duties.
     #[allow(unsafe_code, reason = "hands checked sizes to the kernels")]
     pub unsafe fn matmul_window(
         &self,

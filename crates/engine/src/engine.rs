@@ -110,7 +110,7 @@ pub struct Engine {
     sharing: Option<Sharing>,
     /// Columns of the hidden states that steps can give for a drafter; 0 if there are none.
     state_columns: usize,
-    /// Those of the last step that they were taken of.
+    /// The hidden states that were taken of a step last.
     states: Vec<f32>,
     picture_wait: PictureWait,
 }

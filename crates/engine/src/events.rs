@@ -71,7 +71,7 @@ pub enum Update {
         at: Instant,
         /// Guesses for the sequence that were verified, up to the end of this step.
         drafted: usize,
-        /// Those of them that were right, before this token.
+        /// The verified guesses that were right, before this token.
         accepted: usize,
     },
     /// The request ended.

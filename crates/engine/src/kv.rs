@@ -125,8 +125,8 @@ struct Way {
     slot: usize,
     reused: usize,
     copied_from: Option<usize>,
-    /// How little other sequences lose: 0 much of one, 1 the one that ended first or nothing, 2
-    /// next to nothing.
+    /// How little other sequences lose if this slot is taken. 0: much of an ended sequence. 1: the
+    /// sequence that ended first, or nothing. 2: next to nothing.
     mildness: u8,
     /// When the slot's sequence ended.
     tick: u64,

@@ -8,7 +8,7 @@
 //!
 //! The rows of a picture run in one step ([`Cuts`]). They may exceed a step's share of prompts. If
 //! the step has no room for them, they come first in the next one, before decoding sequences. If
-//! they are more than rows of several sequences may be, that step is theirs only.
+//! a step of several sequences may not have as many rows, the picture has a step for itself.
 
 use trine_model::{Goal, Width};
 
@@ -42,8 +42,8 @@ pub trait Cuts {
     /// where the last ones would be a part of a picture, or would wait for one.
     fn most(&self, slot: usize, rows: usize) -> usize;
 
-    /// Returns how many of them a step must run if it runs any: those of the picture that comes
-    /// next, or one. 0 if they have to wait.
+    /// Returns how many of these rows a step must run if it runs any: the rows of the picture that
+    /// comes next, or one. 0 if the rows have to wait.
     fn least(&self, slot: usize) -> usize;
 
     /// Returns whether a decoding sequence has to wait.

@@ -41,7 +41,7 @@ const STALL_INTERVAL: Duration = Duration::from_millis(50);
 /// When an engine without requests lets its device do work of its own ([`Engine::idle`]).
 #[derive(Debug, Clone, Copy)]
 pub struct Leisure {
-    /// The least time after the start of the service: whoever started it will ask something soon.
+    /// The least time after the start of the service: its first request comes soon.
     pub after_start: Duration,
     /// The least time after a request was there.
     pub after_work: Duration,
@@ -94,7 +94,7 @@ struct Board {
 #[derive(Debug, Default)]
 struct Waiting {
     all: Load,
-    /// Those of each client that has any.
+    /// The waiting requests of each client that has any.
     clients: HashMap<ClientId, Load>,
 }
 

@@ -27,7 +27,7 @@ impl Traffic {
         let ends = plan.goals().into_iter();
         let weights = ends.map(|goal| (goal, [0, 1].map(|outputs| weights(goal, outputs))));
         let mut traffic = Self { weights: weights.collect(), written: 0, caches: Vec::new() };
-        // The caches of the main goal: steps for others are few, or read what it reads.
+        // Caches of the main goal: steps for other goals are few, or read the same caches.
         let serving = plan.serving(Goal::Main);
         for (step, _) in plan.steps.iter().zip(serving).filter(|(_, serves)| *serves) {
             match &step.op {

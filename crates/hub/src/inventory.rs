@@ -49,7 +49,7 @@ impl Hub {
     /// [`Inventory::short_name`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`Inventory::short_name`].
     pub fn short_name(&self, text: &str) -> Result<Option<ModelName>, HubError> {
         self.inventory().short_name(text)
     }

@@ -195,9 +195,9 @@ pub struct PresetParameters {
 /// The effect of a parameter that another program writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It was set.
+    /// The parameter was set.
     Set,
-    /// It has no meaning here, for this reason.
+    /// The parameter has no meaning here, for this reason.
     Ignored(&'static str),
 }
 

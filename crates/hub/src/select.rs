@@ -308,7 +308,7 @@ pub(crate) fn chosen_among(name: &ModelName, files: &[String]) -> Option<String>
 /// The models in a folder of GGUF files that is no repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InFolder {
-    /// None.
+    /// No model.
     Nothing,
     /// One: its file, or the first of its parts.
     One(String),

@@ -190,8 +190,8 @@ fn columns_of(plan: &Plan, pair: Pair) -> Columns {
     [input, chosen, output, sum].map(columns)
 }
 
-/// Moves steps before the first of a pair behind it that neither it nor what it needs depends on.
-/// Goes back to the last step with a cache: the attention of the layer.
+/// Moves steps from before the first step of a pair to after it, if neither that step nor what it
+/// needs depends on them. Goes back to the last step with a cache: the attention of the layer.
 fn move_between(steps: &mut [Step], pair: Pair) {
     let start = steps[..pair.gated].iter().rposition(|step| step.op.cache().is_some());
     let start = start.map_or(0, |attends| attends + 1);

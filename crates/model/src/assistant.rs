@@ -202,7 +202,8 @@ fn from_json(root: &Value) -> Result<AssistantConfig, ModelError> {
     let Some(Fields(text)) = fields.object("text_config")? else {
         return Err(ModelError::bad("text_config", "nothing", "an object"));
     };
-    // All of its layers read caches of the other model, which is no number of theirs.
+    // All layers of a draft read caches of the other model, so what its file says of shared caches
+    // and of inputs of layers is not read.
     let mut text = text.clone();
     for key in ["num_kv_shared_layers", "hidden_size_per_layer_input"] {
         text[key] = Value::from(0);

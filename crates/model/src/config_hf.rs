@@ -22,7 +22,7 @@ use parts::{Defaults, attention_kinds, default, feed_forward, kv_owners, layer_c
 const SUPPORTED: &str = "gemma3, gemma3_text, gemma3n, gemma3n_text, gemma4, gemma4_text, \
                          gemma4_unified, gemma4_unified_text";
 
-/// Those of `gemma3_text`.
+/// What transformers takes for absent settings of `gemma3_text`.
 const GEMMA3: Defaults = Defaults {
     vocabulary: 262_208,
     hidden: 2304,
@@ -39,7 +39,7 @@ const GEMMA3: Defaults = Defaults {
     global_share: None,
 };
 
-/// Those of `gemma3n_text`.
+/// What transformers takes for absent settings of `gemma3n_text`.
 const GEMMA3N: Defaults = Defaults {
     vocabulary: 262_400,
     hidden: 2048,

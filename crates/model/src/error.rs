@@ -77,11 +77,11 @@ pub enum ModelError {
         "the draft has {what} {found}, the model {expected}: take the one that was made for this model"
     )]
     OtherDraft {
-        /// What differs.
+        /// The number that differs.
         what: String,
-        /// That of the draft.
+        /// The draft's number.
         found: String,
-        /// That of the model.
+        /// The model's number.
         expected: String,
     },
     /// The files have no vision tower.

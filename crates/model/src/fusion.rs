@@ -47,7 +47,8 @@ fn scale_sums(plan: &mut Plan) -> bool {
     plan.steps.len() < count
 }
 
-/// Gives what is named after a buffer, such as its selected rows, the name of the one in its place.
+/// Renames the buffers that are named after a replaced buffer, such as its selected rows, after
+/// the buffer in its place.
 fn name_after(plan: &mut Plan, replaced: BufferId, by: BufferId) {
     let [old, new] = [replaced, by].map(|id| plan.buffer(id).name.clone());
     for buffer in &mut plan.buffers {

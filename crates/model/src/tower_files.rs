@@ -297,7 +297,7 @@ fn number(tensor: &Tensor) -> Result<f32, ModelError> {
 /// How the values of a tensor lie in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// As in the Plan.
+    /// The order of the Plan.
     Same,
     /// The values of a patch in each row, the ones of a colour together.
     ColoursFirst,

@@ -36,7 +36,7 @@ pub struct Locks {
     pub acquire_value: i8,
     /// The lock that is released after the transfer.
     pub release_lock: u8,
-    /// What is added to it.
+    /// The number that is added to the released lock.
     pub release_value: i8,
 }
 

@@ -29,7 +29,7 @@ pub struct Run {
     pub argument: u32,
     /// The first word.
     pub start: u64,
-    /// How many words.
+    /// The number of words.
     pub words: u64,
 }
 

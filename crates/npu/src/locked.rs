@@ -12,14 +12,14 @@ pub(crate) enum Limit {
     Privileged,
     /// Any amount.
     Unlimited,
-    /// This many bytes.
+    /// At most this number of bytes.
     Bytes(u64),
-    /// Nothing tells it.
+    /// Unknown: Linux does not say it.
     Unknown,
 }
 
 impl Limit {
-    /// Asks Linux.
+    /// Returns the limit that Linux reports for this process.
     pub(crate) fn of(sys: &dyn Sys) -> Self {
         let read = |path| sys.read_text(path).unwrap_or_default();
         let status = read("/proc/self/status");

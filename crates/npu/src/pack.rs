@@ -100,7 +100,7 @@ pub struct Manifest {
     pub partition: PartitionEntry,
     /// The kernel.
     pub xclbin: FileEntry,
-    /// What it can be told to do.
+    /// The streams of commands for the kernel.
     pub stream: Vec<StreamEntry>,
 }
 
@@ -108,7 +108,7 @@ pub struct Manifest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionEntry {
-    /// How many.
+    /// The number of columns.
     pub columns: u8,
     /// The first one in the array.
     pub start_column: u8,

@@ -49,23 +49,23 @@ pub struct Pdi {
 pub enum Command {
     /// Writes the bits of a word that a mask has.
     MaskWrite {
-        /// Where.
+        /// The address of the word.
         address: Address,
-        /// Which bits.
+        /// The bits that are written.
         mask: u32,
-        /// What.
+        /// The value of these bits.
         value: u32,
     },
     /// Writes a word.
     Write {
-        /// Where.
+        /// The address of the word.
         address: Address,
-        /// What.
+        /// The value of the word.
         value: u32,
     },
     /// Writes consecutive words.
     DmaWrite {
-        /// Where.
+        /// The address of the first word.
         address: Address,
         /// The bytes in the PDI's file.
         data: Range<usize>,

@@ -62,7 +62,7 @@ impl Direction {
 /// A DMA channel of a tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Channel {
-    /// Which way.
+    /// The direction of the transfers.
     pub direction: Direction,
     /// From 0.
     pub index: u8,

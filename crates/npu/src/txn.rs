@@ -41,9 +41,9 @@ pub const GENERATION: u8 = 3;
 /// A stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stream {
-    /// What it is for.
+    /// The device that the stream is for, and the format's version.
     pub header: Header,
-    /// What it does, in order.
+    /// The operations, in the order in which they are carried out.
     pub operations: Vec<Operation>,
 }
 
@@ -88,7 +88,7 @@ pub struct Spare(pub [u8; 20]);
 /// One operation and its bytes without meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
-    /// What is done.
+    /// The action, with its arguments.
     pub action: Action,
     /// Bytes without meaning.
     pub spare: Spare,
@@ -105,36 +105,36 @@ impl From<Action> for Operation {
 pub enum Action {
     /// Writes a word.
     Write {
-        /// Where.
+        /// The address of the word.
         address: Address,
-        /// What.
+        /// The value of the word.
         value: u32,
     },
     /// Writes consecutive words.
     BlockWrite {
-        /// Where the first goes.
+        /// The address of the first word.
         address: Address,
-        /// What.
+        /// The values of the words.
         words: Vec<u32>,
     },
     /// Writes the bits of a word that a mask has.
     MaskWrite {
-        /// Where.
+        /// The address of the word.
         address: Address,
-        /// What.
+        /// The value of the bits.
         value: u32,
-        /// Which bits.
+        /// The bits that are written.
         mask: u32,
         /// How long the operation is in the file.
         form: MaskForm,
     },
     /// Waits until the bits of a word that a mask has are those of a value.
     MaskPoll {
-        /// Where.
+        /// The address of the word.
         address: Address,
-        /// What.
+        /// The value that the bits are waited for to have.
         value: u32,
-        /// Which bits.
+        /// The bits that are compared.
         mask: u32,
         /// How long the operation is in the file.
         form: MaskForm,
@@ -157,9 +157,9 @@ pub enum Action {
     },
     /// Any other operation, with its bytes after the first eight.
     Other {
-        /// Its number.
+        /// The operation's number.
         code: u8,
-        /// What follows its size.
+        /// The bytes after the operation's size.
         body: Vec<u8>,
     },
 }

@@ -130,7 +130,7 @@ pub const CONFIG_CU: u32 = 0;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct ConfigCuHeader {
-    /// How many follow.
+    /// The number of compute units that follow.
     pub num_cus: u16,
     /// Must be 0.
     pub pad: [u16; 3],

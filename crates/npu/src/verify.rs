@@ -41,7 +41,7 @@ pub enum Scope {
 /// What was proven of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// How much.
+    /// The extent of the proof.
     pub scope: Scope,
     /// What each channel moves, in the order of columns.
     pub traffic: Vec<Traffic>,

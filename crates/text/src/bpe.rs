@@ -46,7 +46,7 @@ struct Symbol {
     id: u32,
     /// The key by which it is joined with the next symbol, or [`NEVER`].
     key: u32,
-    /// What that makes.
+    /// The id of the two symbols joined.
     joined: u32,
 }
 

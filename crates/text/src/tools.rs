@@ -58,7 +58,7 @@ pub enum ToolChoice {
     None,
     /// At least one tool.
     Required,
-    /// This tool.
+    /// The tool of this name.
     Named(String),
 }
 

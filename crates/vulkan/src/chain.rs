@@ -87,7 +87,7 @@ pub(crate) enum Order {
     Barriers,
     /// By counters.
     Counters,
-    /// By values that say that they are there, and by counters where there are none.
+    /// By flagged values, and by counters where there are none.
     Values,
 }
 

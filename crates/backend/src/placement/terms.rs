@@ -58,7 +58,7 @@ impl Site<'_> {
 /// The sizes that a Program is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
-    /// These sizes and no others.
+    /// Exactly these sizes.
     Exactly(ProgramOptions),
     /// Sizes within bounds.
     Within(Bounds),

@@ -393,8 +393,9 @@ unsafe fn chunk_tiles<S: Simd, P: Format>(
     }
 }
 
-/// Returns what tile `index` of `of` tiles of a pair of panels prefetches: one that is alone, the
-/// weights some way ahead of those that it reads; one of several, its share of the next pair's.
+/// Returns what tile `index` of `of` tiles of a pair of panels prefetches. A
+/// single tile prefetches weights some way ahead of its reads; one of several, its share of the
+/// next pair's weights.
 fn pair_prefetch(
     layout: &Layout,
     panel: *const u8,

@@ -32,7 +32,7 @@ pub(super) enum Loaded {
 pub(super) struct ExpertPart {
     /// The row at which the first expert's begins.
     pub(super) first: usize,
-    /// Those of all experts.
+    /// The matrices of all experts.
     pub(super) matrices: Vec<PackedMatrix>,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Fixed {
     pub(super) profile: Mutex<Option<Vec<f64>>>,
     /// Where values first were not finite.
     pub(super) noted: Noted,
-    /// Whether whoever waits for the step wants it no more.
+    /// Whether the step is to be stopped, because its caller does not want its result any more.
     pub(super) stop: Arc<AtomicBool>,
 }
 

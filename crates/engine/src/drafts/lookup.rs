@@ -27,7 +27,7 @@ pub(crate) enum Source {
 /// How guesses were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Where.
+    /// The texts in which they were found.
     pub(crate) source: Source,
     /// The number of tokens before the guesses that were the same there: 2 to 64.
     pub(crate) length: usize,

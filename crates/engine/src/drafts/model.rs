@@ -13,9 +13,9 @@ use crate::scope::Scope;
 /// A smaller model that has a Program and caches of its own.
 ///
 /// It learns of forks, preemptions and ends only by what it is asked: a sequence that it does not
-/// know gets a seat, if need be that of the one that was asked for longest ago. Keys and values of
-/// guesses stand where those of the right tokens would be. What turns out to be right is kept;
-/// what was wrong is overwritten, as in the model that it guesses for.
+/// know gets a seat. If no seat is free, the sequence that was asked for longest ago loses its own.
+/// Keys and values of guesses stand at the positions of the right tokens. What turns out to be
+/// right is kept; what was wrong is overwritten, as in the model that it guesses for.
 pub struct ModelDrafter {
     program: Box<dyn Program>,
     kv: KvCache,

@@ -27,9 +27,9 @@ struct House {
     is_full: bool,
     /// The running sequence that gives way first because it waits for a picture.
     aside: Option<usize>,
-    /// The one that gives way to a client that runs nothing.
+    /// The running sequence that gives way to a client that runs nothing.
     spare: Option<usize>,
-    /// Those that give way because they have had their turns.
+    /// The texts that give way because they have had their turns.
     turns: Turns,
     /// The clients that run something, if each place has to be given up.
     served: HashSet<ClientId>,
@@ -65,8 +65,8 @@ impl Engine {
     pub(super) fn admit(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         self.collect_pages();
         let now = if self.prefixes.is_some() { (self.clock)() } else { Duration::ZERO };
-        // Requests up to this one wait: what others ask for makes none of them ready. Without it a
-        // queue full of pictures would be walked from its beginning for each of them.
+        // Requests up to this one wait, and starting another one does not make them ready. Without
+        // this a queue full of pictures would be walked from its beginning for each of them.
         let mut passed = None;
         // The request for which another one gave way.
         let mut favoured = None;

@@ -349,7 +349,7 @@ impl Model {
         };
         lists.iter_mut().for_each(Vec::clear);
         if matches!(error, BackendError::Stopped) {
-            // Whoever stops the Program that it runs on wants no guesses.
+            // The step was stopped on purpose: its caller wants no guesses.
             return None;
         }
         if let BackendError::Weights(error) = error {

@@ -36,13 +36,13 @@ pub(super) struct Times {
 pub(super) enum Outcome {
     /// Rows of its prompt are left.
     Unfinished,
-    /// It has one more token and goes on.
+    /// The sequence has one more token and goes on.
     Goes,
     /// Its last row is run again: its constraint was not ready.
     Late,
     /// Its prompt was run, and nothing else was wanted.
     Filled,
-    /// It has ended.
+    /// The sequence has ended.
     Ended(Finish),
 }
 

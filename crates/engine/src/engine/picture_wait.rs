@@ -123,7 +123,7 @@ impl Engine {
             })
         };
         let note = |sequence: &Sequence, error: &SightError| match error {
-            // Whoever stops a tower knows it.
+            // A tower is only stopped on purpose.
             SightError::Stopped => {
                 tracing::debug!(sequence = %sequence.id, %error, "sequence ended");
             }

@@ -59,9 +59,9 @@ impl Had {
 /// The running texts that have had their turns.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// By client: the one that has written the most.
+    /// By client: its text that has written the most.
     over: HashMap<ClientId, Had>,
-    /// The same, those of the clients that run the most first, each with how many its client runs.
+    /// The same texts, of the clients that run the most first, each with how many its client runs.
     ranked: Vec<(usize, Had)>,
     /// By client: how many run.
     running: HashMap<ClientId, usize>,

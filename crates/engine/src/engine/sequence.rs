@@ -24,13 +24,13 @@ use crate::scope::Scope;
 /// The state of a waiting request with respect to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It has not asked.
+    /// The request has not asked for pages.
     Open,
-    /// It waits, at most until this time, for the pages of another request to be read.
+    /// The request waits, at most until this time, for the pages of another one to be read.
     Queued(Duration),
-    /// Its pages are being read.
+    /// The request's pages are being read.
     Reading,
-    /// It has had its turn.
+    /// The request has its pages, or goes on without.
     Over,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Sequence {
     pub(super) branch: usize,
     /// The pictures of its prompt, in order.
     pictures: Arc<[PromptPicture]>,
-    /// Where they are.
+    /// The positions of the pictures.
     pub(super) album: Album,
     /// The position from which on its pictures are wanted, as what is before is in the cache;
     /// `None` until that is known.
@@ -90,7 +90,7 @@ pub(super) struct Sequence {
     pub(super) is_cancelled: bool,
     /// Tokens that may follow the known ones: rows of the step that was picked last.
     guesses: Vec<u32>,
-    /// What they are.
+    /// The source of the guesses.
     pub(super) guess_origin: Origin,
     pub(super) acceptances: Acceptances,
 }
@@ -423,7 +423,7 @@ impl Sequence {
         self.event(Update::Finished { finish, stop: None, picture: None, overflow, statistics })
     }
 
-    /// Returns the last event of one that needs a picture without rows.
+    /// Returns the last event of a sequence that needs a picture without rows.
     pub(super) fn blind(&self, error: SightError) -> Event {
         let (finish, picture) = (Finish::PictureFailed, Some(error));
         let statistics = self.statistics;

@@ -40,7 +40,7 @@ impl Album {
         self.pictures.is_empty()
     }
 
-    /// Returns those of the first positions, which end between units.
+    /// Returns the pictures of the first `length` positions, which end between units.
     pub(crate) fn before(&self, length: usize) -> Self {
         let count = self.pictures.partition_point(|picture| picture.at < length);
         Self { pictures: self.pictures[..count].to_vec() }

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub(crate) struct Bell {
     is_rung: Mutex<bool>,
     rings: Condvar,
-    /// What is called as well.
+    /// A function that is called whenever the bell rings.
     outer: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 

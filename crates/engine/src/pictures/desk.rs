@@ -40,8 +40,8 @@ pub(super) struct Patches {
     pub(super) _room: Option<Box<dyn Send>>,
 }
 
-/// Whoever takes turns: an engine's waker, and the list of pictures that one or several of its
-/// requests want.
+/// Identifies what takes turns at the tower: an engine's waker, and the list of pictures that one
+/// or several of its requests want.
 type Asker = (usize, usize);
 
 /// A picture that somebody holds.
@@ -102,7 +102,8 @@ impl Drop for Picture {
     }
 }
 
-/// The picture whose turn it is. It is not held, so that its run ends when nobody holds it.
+/// The picture that the tower runs now. This does not hold the picture, so that the run ends when
+/// no request does.
 pub(super) struct Turn {
     picture: Weak<Picture>,
     name: Name,

@@ -15,7 +15,7 @@ use crate::names;
 pub(super) const SHARED: &str = "attention.shared_kv_layers";
 /// The head dimension of global layers if the file has none.
 const GLOBAL_HEAD_DIM: usize = 512;
-/// That of local layers.
+/// The head dimension of local layers if the file has none.
 const HEAD_DIM: usize = 256;
 /// The share of the pairs of global heads that rotate if neither tensor nor key says so.
 const ROTATING: f64 = 0.25;

@@ -12,7 +12,7 @@ use crate::config::{
 use crate::error::ModelError;
 use crate::fields::{Fields, as_count};
 
-/// Those of `gemma4_text`.
+/// What transformers takes for absent settings of `gemma4_text`.
 const TEXT: Defaults = Defaults {
     vocabulary: 262_144,
     hidden: 2304,

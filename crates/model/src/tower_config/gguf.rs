@@ -39,7 +39,7 @@ pub(crate) fn is_in_gguf(metadata: &Metadata) -> bool {
     metadata.optional_str("general.architecture").ok().flatten() == Some(ARCHITECTURE)
 }
 
-/// Reads the numbers from GGUF metadata, and from tensors what these alone say.
+/// Reads the numbers from GGUF metadata, and from tensors what only these say.
 ///
 /// # Errors
 /// Returns a [`ModelError`] with the key that is wrong.

@@ -10,7 +10,7 @@ use crate::sys::abi::{ArrayMetadata, ArrayVersion, FirmwareVersion, ResourceInfo
 pub enum State {
     /// All is well.
     Ok,
-    /// It may do.
+    /// The NPU may work, with a reservation.
     Warn,
     /// The NPU cannot be used like this.
     Fail,
@@ -36,7 +36,7 @@ impl Finding {
         Self { check, state: State::Ok, found: found.into(), remedy: None }
     }
 
-    /// It may do.
+    /// Makes a finding with a reservation.
     pub fn warn(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { state: State::Warn, remedy: Some(remedy.into()), ..Self::ok(check, found) }
     }
@@ -87,7 +87,7 @@ pub struct Diagnosis {
     pub path: Option<String>,
     /// The checks. Those that need what is missing are left out.
     pub findings: Vec<Finding>,
-    /// The same for programs.
+    /// The findings as data, for programs.
     pub facts: Facts,
 }
 

@@ -179,7 +179,7 @@ fn export<S: Sys>(mapped: &Mapped<S>) -> Result<DmaBuf<S>, DriverError> {
     Ok(DmaBuf { handle, file: File(prime.fd) })
 }
 
-/// A dma-buf, which is closed when this is dropped. Whoever takes it over duplicates it first.
+/// A dma-buf, which is closed when this is dropped. Code that takes it over duplicates it first.
 #[derive(Debug)]
 pub struct DmaBuf<S: Sys> {
     handle: Arc<Handle<S>>,

@@ -51,7 +51,7 @@ impl<S: Sys> Program<S> {
 /// A command: a program with its buffers.
 #[derive(Debug)]
 pub struct Run<'a, S: Sys> {
-    /// What is run.
+    /// The program that is run.
     pub program: &'a Program<S>,
     /// The kernel's arguments that are read, each once.
     pub inputs: Vec<(u32, &'a DeviceBuffer<S>)>,

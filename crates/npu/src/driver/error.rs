@@ -145,7 +145,7 @@ pub enum DriverError {
     /// A command ended in another way than by being completed.
     #[error("a command on the NPU ended as {state:?}. {}", failed_remedy(*state))]
     Failed {
-        /// How.
+        /// The state in which the command ended.
         state: State,
     },
     /// A chain ended in another way than by being completed.
@@ -155,9 +155,9 @@ pub enum DriverError {
         failed_remedy(*state)
     )]
     ChainFailed {
-        /// How.
+        /// The state in which the chain ended.
         state: State,
-        /// How many commands it has.
+        /// The number of its commands.
         commands: usize,
         /// Which of them failed, from 0, where the driver tells it.
         command: Option<usize>,

@@ -53,7 +53,7 @@ impl ProvenStream {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unproven {
-    /// It was refused.
+    /// The verifier refused the stream.
     #[error(transparent)]
     Refused(Refusal),
     /// Whether the array ends is not known.

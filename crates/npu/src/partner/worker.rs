@@ -34,7 +34,7 @@ const THREADS_MAX: usize = 8;
 /// How often a command is timed, after one that is not.
 const TIMES: usize = 3;
 
-/// What memory is locked in.
+/// The unit in which Linux locks memory.
 const PAGE_BYTES: usize = 4096;
 
 /// What the thread is asked for. An answer goes nowhere if nobody waits for it any more.

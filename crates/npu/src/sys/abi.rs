@@ -113,7 +113,7 @@ pub struct TimelineWait {
     pub points: u64,
     /// When to give up, on the monotonic clock.
     pub timeout_ns: i64,
-    /// How many timelines.
+    /// The number of timelines.
     pub count_handles: u32,
     /// [`WAIT_ALL`], [`WAIT_FOR_SUBMIT`].
     pub flags: u32,
@@ -283,11 +283,11 @@ pub struct Pointer {
 pub enum Extent {
     /// Nothing: the field has to be 0.
     Null,
-    /// This many.
+    /// A fixed number of bytes.
     Bytes(u64),
     /// The number of 32 bits at `field`, times `each`.
     Times {
-        /// Where the number is.
+        /// The offset of the number in the struct.
         field: usize,
         /// Bytes of each.
         each: u64,

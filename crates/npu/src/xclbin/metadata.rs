@@ -23,13 +23,13 @@ pub struct Kernel {
 /// An argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// Its name.
+    /// The argument's name.
     pub name: String,
-    /// Its number.
+    /// The argument's number.
     pub id: u32,
     /// Its byte offset in the command's payload.
     pub offset: u32,
-    /// Its bytes.
+    /// The argument's size in bytes.
     pub bytes: u32,
 }
 

@@ -12,7 +12,7 @@ use super::matcher::{Matcher, Tables};
 pub struct Thoughts {
     /// The tokens around a thought.
     pub marks: ThoughtMarks,
-    /// Whether it may think at all.
+    /// Whether the reply may have thoughts at all.
     pub allowed: bool,
     /// The most tokens of all thoughts together; after them the thought is ended.
     pub budget: Option<usize>,

@@ -26,7 +26,7 @@ pub enum GrammarError {
         kind: &'static str,
         /// The exhausted resource.
         what: String,
-        /// Its bound.
+        /// The resource's bound.
         limit: u64,
     },
     /// Finding out what it allows takes more work than one request may cost.

@@ -33,9 +33,9 @@ enum Node {
     Class(String),
     /// Another rule, by index.
     Rule(usize),
-    /// All of them, one after the other.
+    /// Several nodes, one after the other.
     Sequence(Vec<Node>),
-    /// One of them.
+    /// One of several nodes.
     Choice(Vec<Node>),
     /// Repeated at least and at most this often; `None` for no limit.
     Repeat(Box<Node>, u32, Option<u32>),

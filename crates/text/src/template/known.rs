@@ -16,7 +16,7 @@ pub(super) struct Known {
     pub(super) source: Arc<str>,
     /// The turns that it takes, once they have been found by trying.
     pub(super) ways: OnceLock<Ways>,
-    /// What else it does, likewise.
+    /// What the template does with tools and thoughts, once it has been tried.
     pub(super) trials: OnceLock<Trials>,
 }
 

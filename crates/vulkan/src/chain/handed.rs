@@ -1,4 +1,4 @@
-//! Values that say themselves that they are there.
+//! Flagged values: each says by one bit that it has been written.
 //!
 //! A dispatch of one row usually reads only what the dispatches before it wrote. Between them a
 //! counter costs a row of waits: the writers' fence, their count, the readers' look at the count, a
@@ -13,10 +13,10 @@
 //!                | 4  gives: its values have the bit; it neither fences nor counts
 //! ```
 //!
-//! Only whole words have to arrive. Nothing orders them, so whoever reads what such a dispatch
-//! wrote in the same chain has to look for the bit, and nothing that is read there may be written
-//! again. Dispatches that share a link take or give together, since they share a counter. They
-//! take values if
+//! Only whole words have to arrive. Nothing orders them, so each dispatch that reads what such
+//! a dispatch wrote in the same chain has to look for the bit, and nothing that is read there may
+//! be written again. Dispatches that share a link take or give together, since they share a
+//! counter. They take values if
 //!
 //! - all that those of the link before hand them lies in memory that the chain writes once, and
 //!   each of them looks at all of that: its workgroups together do;

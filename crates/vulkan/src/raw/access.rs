@@ -18,7 +18,7 @@ pub(super) const TRANSFER: Access = (
         vk::AccessFlags2::TRANSFER_READ.as_raw() | vk::AccessFlags2::TRANSFER_WRITE.as_raw(),
     ),
 );
-/// Whatever a recording writes memory with.
+/// All ways in which a recording writes memory.
 pub(super) const ANYTHING_WRITTEN: Access = (
     vk::PipelineStageFlags2::from_raw(
         vk::PipelineStageFlags2::COMPUTE_SHADER.as_raw()

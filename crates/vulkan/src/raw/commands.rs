@@ -30,7 +30,7 @@ const IN_FLIGHT: usize = 2;
 /// Commands that can be submitted any number of times, in one submission or several.
 pub(crate) struct Recording {
     gpu: Arc<Gpu>,
-    /// Of the command buffers; null if they are those of other recordings.
+    /// The pool of the command buffers; null if these belong to other recordings.
     pool: vk::CommandPool,
     commands: Vec<vk::CommandBuffer>,
     /// Where the command buffers of each submission end among them.
@@ -496,7 +496,7 @@ impl Recording {
         let fence = self.fences[last % IN_FLIGHT];
         // SAFETY: the fence is this value's own.
         let status = unsafe { self.gpu.device.get_fence_status(fence) };
-        // Whoever waits for it is told of an error.
+        // The wait for this submission reports an error.
         status.unwrap_or(true)
     }
 

@@ -179,7 +179,7 @@ struct Magnitudes {
 }
 
 impl Magnitudes {
-    /// Returns those of a row.
+    /// Returns the magnitudes of a row.
     fn of_row(&mut self, format: Format, row: &[u8]) -> &[f32] {
         match format {
             Format::Q8_0 => self.of_scales::<34>(row, 128.0),

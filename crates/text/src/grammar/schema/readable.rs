@@ -48,12 +48,12 @@ pub(crate) fn strip(schema: &mut Value) {
     each_below(schema, &mut |_, below| strip(below));
 }
 
-/// What becomes of a keyword.
+/// What the cleaner does with a keyword.
 enum Fate {
     Stays,
-    /// It says nothing.
+    /// The keyword says nothing, as if it were absent.
     Absent,
-    /// It cannot be read.
+    /// The keyword cannot be read and is left out.
     LeftOut,
 }
 
