@@ -44,7 +44,7 @@ pub(crate) enum Training {
     Plain,
     /// For quantisation to Q4_0.
     Qat,
-    /// No name tells.
+    /// Unknown: neither file names, repositories nor metadata say it.
     Unknown,
 }
 
@@ -211,7 +211,7 @@ impl Search {
         None
     }
 
-    /// Says what may be why nothing was found.
+    /// Prints a note with the likely reason why no draft was found.
     fn tell(&mut self) {
         if let Some((place, reason)) = self.refused.take() {
             output::note(&format!(
