@@ -5,6 +5,18 @@
 //! others are tested. [`DeviceGroup`] is several devices that share a model, and [`placement`]
 //! decides what each of them runs; [`rates`] is how long that takes. A [`Partner`] takes a part of
 //! the products of one, and experts may be [`Aside`] on another.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `device`, `program`, `pages` | the traits: a device, a Plan on it, keys and values as bytes |
+//! | `batch` | the rows of a step and their rules |
+//! | [`mod@reference`] | the scalar truth of every operation |
+//! | [`placement`], `parts` | which device runs which layers; a Program made of several |
+//! | [`rates`] | how long a step takes by forecast |
+//! | [`sampling`] | which token is drawn from a row of logits |
+//! | `tower` | a vision tower as a Program |
+//! | `partner`, `lent`, `aside` | products and experts that another device computes |
+//! | `overflow` | where values first were not finite |
 
 #![forbid(unsafe_code)]
 

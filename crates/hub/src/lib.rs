@@ -10,6 +10,16 @@
 //! The store keeps human-readable names: `<store>/owner/repo/<file>`, with one `manifest.json` per
 //! repository. A download in progress is `<file>.part`. Lock files are in `<store>/.locks`, presets
 //! in `<store>/.presets`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `name`, `short`, `spelling`, [`catalog`] | names: which may become paths, what is meant, what people know |
+//! | `select`, `mmproj`, `stems` | which files make up a model, and its vision tower |
+//! | `pull`, `download`, `part`, `judge` | fetching, continuing, refusing by a file's first bytes |
+//! | `http`, `location`, `retry`, `pinned` | requests: where the token may go, what is worth repeating |
+//! | `store`, `cache`, `neighbours`, `shelves`, `inventory` | what is on this machine |
+//! | `preset` | models with a name and parameters of their own |
+
 #![forbid(unsafe_code)]
 
 mod api;

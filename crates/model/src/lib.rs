@@ -8,6 +8,20 @@
 //! another device computes ([`aside`](mod@aside)), scratch memory ([`Scratch`]), cost ([`Cost`]),
 //! and a Program on each device.
 //!
+//! | module | holds |
+//! |---|---|
+//! | `config`, `config_gguf`, `config_hf` | the hyper-parameters, and the readers of their spellings |
+//! | `finder`, [`names`], `contradictions` | tensors in files, and settings that contradict them |
+//! | [`gemma3`], [`gemma3n`], [`gemma4`] | forward passes, of `layer` and `per_layer`, written with `builder` |
+//! | `tower`, `tower_config`, `tower_files` | a vision tower, its numbers, its tensors |
+//! | `siglip`, [`gemma4_vision`], `gemma4_unified`, `soft` | forward passes of towers; their rows in a text |
+//! | `assistant`, [`drafts`] | drafts that read a model's caches |
+//! | `plan`, `values`, `operands` | operations, what they work on, what they read and write |
+//! | `renumber`, `goals`, [`listing`] | joined Plans; what a step computes; steps for people |
+//!
+//! Head counts, head dimension, feed-forward width, window and owner of the KV cache are numbers of
+//! each layer. A Plan's inputs and outputs are lists.
+//!
 //! This crate knows no device, no thread and no clock.
 
 #![forbid(unsafe_code)]

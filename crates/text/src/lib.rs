@@ -12,6 +12,16 @@
 //!
 //! A [`ChatTemplate`] runs in minijinja with bounds on work, memory and output.
 //!
+//! | module | holds |
+//! |---|---|
+//! | `tokenizer`, `encoder`, `bpe`, `pieces` | text to ids, in stretches |
+//! | `json`, `gguf`, `vocabulary` | readers of vocabularies, and their common form |
+//! | `stream`, `stop`, `reply`, `splitter` | ids to whole characters, up to a stop text, in parts |
+//! | `template` | chat templates, and what one does with tools and thoughts |
+//! | `format`, `pictures` | how a family writes tools, calls, thoughts and pictures |
+//! | `grammar` | which token may come next |
+//! | `tools`, `validation` | tools and calls, compared with their schemas |
+//!
 //! Everything here works on bytes and strings; nothing reads a clock, a thread pool or a device.
 
 #![forbid(unsafe_code)]
