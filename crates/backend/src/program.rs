@@ -305,7 +305,7 @@ pub struct Facts {
     /// main goal, at most [`SERIES_MAX`]; 0 if there are no series. A Program that wraps another hands
     /// series on to it, or has 0 here.
     pub series_max: usize,
-    /// The same for drafts; 0 if there is none.
+    /// The most steps of a series of drafts; 0 if there is none.
     pub draft_series_max: usize,
     /// The most steps that may be in flight.
     pub depth: usize,

@@ -242,9 +242,9 @@ pub fn is_allowed(allowed: &[u32], token: u32) -> bool {
 /// The logits of a row, and which of them may be chosen.
 struct Row<'a> {
     logits: &'a [f32],
-    /// Bits of those that may be chosen as they are; none for all.
+    /// Bits of the tokens that may be chosen as they are; none for all.
     allowed: Cow<'a, [u32]>,
-    /// Those that may be chosen after a change.
+    /// The tokens that may be chosen after a change.
     changed: Vec<Candidate>,
 }
 
@@ -364,9 +364,9 @@ struct Piece<'a> {
     whole: &'a [[f32; WORD]],
     /// The logits of the last word, if the row ends within it.
     rest: &'a [f32],
-    /// The same word, with negative infinity beyond the row.
+    /// The last word, with negative infinity beyond the row.
     last: [f32; WORD],
-    /// From its first token on, as in [`Row`].
+    /// The bits of [`Row`], from the first token of the piece on.
     allowed: &'a [u32],
 }
 

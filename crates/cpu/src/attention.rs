@@ -46,7 +46,7 @@ pub const CHUNK: usize = 256;
 /// Query vectors (rows times grouped heads) that share one pass over the keys.
 pub const TILE_VECTORS: usize = 48;
 
-/// The same of a tile whose rows see the same keys.
+/// Query vectors of a tile whose rows see the same keys.
 pub const WHOLE_VECTORS: usize = 128;
 
 /// The numbers of an attention layer.

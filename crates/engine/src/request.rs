@@ -51,8 +51,8 @@ pub struct Request {
     /// How many of the most likely tokens to report with each generated token, at most
     /// [`LOGPROBS_MAX`], beside its own log-probability. `None` requests no log-probabilities.
     pub logprobs: Option<usize>,
-    /// The same for the tokens of the prompt. Their positions are run even if they are in the
-    /// cache.
+    /// How many of the most likely tokens to report with each token of the prompt. These positions
+    /// are run even if they are in the cache.
     pub prompt_logprobs: Option<usize>,
     /// The constraint on the generated tokens; `None` allows all.
     pub constraint: Option<Box<dyn Constraint>>,

@@ -86,7 +86,7 @@ enum Phase {
     Prefill {
         /// The number of these rows, at least one.
         left: usize,
-        /// For which of them logits are wanted.
+        /// The rows whose logits are wanted.
         wanted: Wanted,
     },
     /// Its latest token is to be run.
@@ -99,9 +99,9 @@ enum Phase {
 /// Picks the rows of each step.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
-    /// Of steps with rows of several sequences.
+    /// The most rows and outputs of a step with several sequences.
     width: Width,
-    /// The most rows of a step with those of one picture.
+    /// The most rows of a step that runs one picture.
     unit_rows: usize,
     phases: Vec<Phase>,
     /// By slot: the goal that its rows are for. A step has one goal.

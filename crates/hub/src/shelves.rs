@@ -22,7 +22,7 @@ struct Sorted {
 /// What can be chosen of a shelf.
 struct Choice {
     complete: Candidates,
-    /// The same with the whole files of all shelves: a vision tower may lie on another one.
+    /// Its files and the whole files of all shelves: a vision tower may lie on another one.
     everywhere: Candidates,
 }
 

@@ -11,8 +11,7 @@ const USED_MAX: usize = 256;
 /// The numbers of a draft model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssistantConfig {
-    /// Those that it has in common with other models. Its KV head counts are those of the model
-    /// that it guesses for.
+    /// The numbers that all models have. The KV head counts are the target model's.
     pub config: Config,
     /// The hidden size of the model that it guesses for.
     pub backbone: usize,
@@ -30,7 +29,7 @@ pub struct CentroidsConfig {
 }
 
 impl CentroidsConfig {
-    /// Compares the numbers with those of the vocabulary.
+    /// Compares the numbers with the vocabulary.
     ///
     /// # Errors
     /// Returns [`ModelError::BadValue`] if clusters are not equally large, there are more than

@@ -18,7 +18,7 @@ pub(crate) struct Builder<'a> {
     known: HashMap<String, WeightId>,
     /// Prefix of labels and buffer names, such as `blk.3.`.
     scope: String,
-    /// Prefix of the names of weights, for those of another model.
+    /// Prefix of the names of weights, for weights of another model.
     model: &'static str,
 }
 

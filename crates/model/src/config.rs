@@ -116,13 +116,12 @@ impl PerLayerConfig {
     }
 }
 
-/// The numbers of a Gemma 4 that are not those of a layer.
+/// The numbers of a Gemma 4 that belong to no single layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gemma4Config {
     /// The inputs that each layer has of its own for a token, in E2B and E4B.
     pub inputs: Option<PerLayerConfig>,
-    /// Whether rows of a picture see, in local layers, those of it that come after them: in 12B,
-    /// 26B-A4B and 31B.
+    /// Whether rows of a picture see its later rows in local layers: in 12B, 26B-A4B and 31B.
     pub sees_ahead: bool,
 }
 
@@ -277,7 +276,7 @@ impl LayerConfig {
 }
 
 impl Config {
-    /// Returns whether rows of a picture see those of it that come after them in a layer.
+    /// Returns whether rows of a picture see its later rows in a layer.
     pub(crate) fn sees_ahead(&self, layer: usize) -> bool {
         match self.family {
             Family::Gemma3 | Family::Gemma3n(_) => true,

@@ -169,7 +169,7 @@ impl Plan {
                     ),
                 )
             }
-            // Whoever computes it, the product counts where its results are collected.
+            // The product counts where its results are collected, wherever it is computed.
             Op::Delegate { .. } => (0, 0),
             op => {
                 let bytes = self.weight_bytes(op) as f64 * self.share_read(op, rows);

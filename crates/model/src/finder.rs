@@ -160,7 +160,7 @@ impl<'a> Finder<'a> {
         Ok(tensor)
     }
 
-    /// Returns the matrix of one stream from a tensor of those of all: (streams - 1, rows,
+    /// Returns the matrix of one stream from a tensor that has all of them: (streams - 1, rows,
     /// columns).
     fn slice_of_streams(
         &self,

@@ -106,7 +106,7 @@ fn walk(mut plan: Plan) -> Plan {
 /// The numbers of steps that read each buffer. An output of the Plan counts as one.
 struct Uses {
     all: Vec<usize>,
-    /// Those from the step on that is being fused.
+    /// The numbers of steps from the present one on.
     ahead: Vec<usize>,
 }
 

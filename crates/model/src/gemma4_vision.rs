@@ -30,9 +30,9 @@ use crate::tower_names as names;
 /// The least and the largest value that a product reads, and that it writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Of what it reads.
+    /// The limits of what the product reads.
     pub input: [f32; 2],
-    /// Of what it writes.
+    /// The limits of what the product writes.
     pub output: [f32; 2],
 }
 

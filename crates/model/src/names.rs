@@ -31,7 +31,7 @@ pub const DRAFT_OUTPUT: &str = "nextn.post_projection.weight";
 pub const DRAFT_CENTROIDS: &str = "masked_embd_centroids.weight";
 /// The tokens of these clusters, a list of integers.
 pub const DRAFT_ORDERING: &str = "masked_embd_ordering";
-/// The same in Hugging Face checkpoints.
+/// The tokens of these clusters in Hugging Face checkpoints.
 pub(crate) const DRAFT_ORDERING_IN_HF: &str = "masked_embedding.token_ordering";
 /// Gemma 4: the divisors of the frequencies of global layers, in GGUF files.
 pub const ROPE_FACTORS: &str = "rope_freqs.weight";

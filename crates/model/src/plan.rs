@@ -495,7 +495,7 @@ pub enum Source {
     /// The patches of a picture. All rows of a Plan with this input are patches: it is a tower's,
     /// which has no parts, since its layers share a cache.
     Picture,
-    /// The same for [drafts](Goal::Draft) only: hidden states that a step with another goal gave.
+    /// Rows for [drafts](Goal::Draft) only: hidden states that a step with another goal gave.
     State,
 }
 

@@ -128,11 +128,11 @@ pub struct FileEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Types {
-    /// Of the activations.
+    /// The type of the activations.
     pub a: String,
-    /// Of the weights.
+    /// The type of the weights.
     pub w: String,
-    /// Of the result.
+    /// The type of the result.
     pub c: String,
 }
 

@@ -78,7 +78,7 @@ pub enum Fill {
 /// themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// It is ordered only by barriers.
+    /// The dispatch is ordered only by barriers.
     Outside,
     /// Its kernel can be part of a chain.
     Able {
@@ -90,9 +90,9 @@ pub enum Link {
         /// How its workgroups fill the device.
         fill: Fill,
     },
-    /// It begins a chain.
+    /// The dispatch begins a chain.
     First,
-    /// It waits for the dispatch before it.
+    /// The dispatch waits for the one before it.
     Next,
 }
 

@@ -32,9 +32,9 @@ impl SequenceRows<'_> {
 /// The most runs of rows ([`SequenceRows`]) in a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct MostRuns {
-    /// All of them.
+    /// The most runs in all.
     pub all: usize,
-    /// Those whose contexts are split. For others there are no partial results.
+    /// The most runs whose contexts are split. Other runs have no partial results.
     pub split: usize,
 }
 

@@ -14,7 +14,7 @@ pub struct AttentionScratch {
     head_dim: usize,
     chunk: ChunkWork,
     total: Softmax,
-    /// For shapes that are [whole](AttentionShape::whole).
+    /// Working memory for shapes that are [whole](AttentionShape::whole).
     whole: Option<WholeWork>,
 }
 

@@ -195,7 +195,7 @@ pub(super) fn partials(
     AttentionPlan::partials_needed(shape, split, options.context)
 }
 
-/// For each cache, the kind of attention whose rows are those that write it.
+/// Returns for each cache the kind of attention whose rows write it.
 pub(super) fn kinds_of_caches(
     plan: &Plan,
     attention: &[AttentionKind],

@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It cannot be created, read or written.
+    /// The folder cannot be created, read or written.
     #[error(
         "{place} is needed for prefixes on disk and cannot be used; name a folder that this user may write to"
     )]
@@ -53,7 +53,7 @@ pub enum FolderError {
 /// Why a page was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It does not exist, or cannot be read.
+    /// The page's file does not exist, or cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is not the page. It was removed.

@@ -31,11 +31,11 @@ const GAIN: f64 = 0.02;
 /// The guesses that a step is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Choice<'a> {
-    /// By sequence: the number of guesses.
+    /// The number of guesses, by sequence.
     pub(crate) depths: &'a [usize],
-    /// By sequence: whether they are the drafter's.
+    /// Whether the drafter makes the guesses, by sequence.
     pub(crate) drafted: &'a [bool],
-    /// By sequence: whether its only guess is a look. [`Depths::note_look`] takes the result.
+    /// Whether a sequence's only guess is a look. [`Depths::note_look`] takes the result.
     pub(crate) looks: &'a [bool],
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct Depths {
     passes: Costs,
     sharing: Sharing,
     budget: Budget,
-    /// By sequence: whether it is looked at.
+    /// Whether a sequence is looked at.
     looks: Vec<bool>,
     /// The sequence that is looked at first.
     turn: usize,
-    /// By rows without guesses: steps with guesses since the last plain one.
+    /// Steps with guesses since the last plain one, by rows without guesses.
     guessing: Vec<u32>,
     /// The guesses of each sequence in every step, if they are set.
     fixed: Option<usize>,

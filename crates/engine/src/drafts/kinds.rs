@@ -23,7 +23,7 @@ pub(crate) struct Origin {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Acceptances([Option<Acceptance>; KINDS]);
 
-/// The same over all sequences, by kind: where new ones start.
+/// How often guesses for all sequences were right, by kind: where new sequences start.
 #[derive(Debug, Default)]
 pub(crate) struct Averages([Average; KINDS]);
 

@@ -55,7 +55,7 @@ impl Found {
 /// Finds guesses for running sequences.
 #[derive(Debug)]
 pub(crate) struct Lookup {
-    /// By slot.
+    /// The own text of each sequence, by slot.
     own: Vec<Own>,
     earlier: Earlier,
 }

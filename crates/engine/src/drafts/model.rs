@@ -28,7 +28,7 @@ pub struct ModelDrafter {
     drafts: u64,
     /// The sequences that take part in a draft; kept for its memory.
     parties: Vec<Party>,
-    /// Those that wait until more of their text is read; kept for its memory.
+    /// The sequences that wait until more of their text is read; kept for its memory.
     readers: Vec<Reader>,
     /// The guesses that a step or a series has made; kept for its memory.
     found: Vec<Option<u32>>,

@@ -26,9 +26,9 @@ const READ_SHARE: usize = 2;
 struct Had {
     rank: Rank,
     slot: usize,
-    /// The tokens that it has written, in all.
+    /// The tokens that the text has written, in all.
     written: usize,
-    /// Those that it had written when it got its place.
+    /// The tokens that the text had written when it got its place.
     before: usize,
     /// The number of its tokens.
     length: usize,

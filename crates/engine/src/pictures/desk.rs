@@ -57,13 +57,13 @@ pub(super) struct Picture {
 }
 
 enum Progress {
-    /// Nobody wants its rows yet.
+    /// Nobody wants the rows yet.
     Asleep(Patches),
-    /// Nobody wants its rows yet, which were kept.
+    /// The rows were kept, and nobody wants them yet.
     Kept(Arc<[f32]>),
-    /// It is in the queue, or its rows are being made, for which the patches were taken.
+    /// The picture is in the queue, or its rows are being made, for which the patches were taken.
     Wanted { patches: Option<Patches>, wakers: Vec<Waker> },
-    /// Its rows are made, or there will be none.
+    /// The rows are made, or there will be none.
     Made,
 }
 

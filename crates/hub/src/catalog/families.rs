@@ -8,17 +8,17 @@ use super::table::{CatalogModel, nearest};
 /// Why a family does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// It is of another maker, or of another kind of Google's; this is its name for people.
+    /// The family is another maker's, or another kind of Google's; this is its name for people.
     Other(&'static str),
-    /// It turns texts into vectors.
+    /// The family turns texts into vectors.
     Embeds(&'static str),
-    /// It turns sound into text.
+    /// The family turns sound into text.
     Hears(&'static str),
-    /// It makes images.
+    /// The family makes images.
     Paints(&'static str),
-    /// It is no file that anybody can download.
+    /// The family has no files to download.
     Hosted(&'static str),
-    /// It is a Gemma of an earlier generation, or made of one.
+    /// The family is a Gemma of an earlier generation, or made of one.
     Earlier(&'static str),
     /// A sentence of its own.
     Told(&'static str),

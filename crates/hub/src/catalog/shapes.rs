@@ -14,7 +14,7 @@ const KV_BYTES: u64 = 2;
 struct Attention {
     /// Layers that keep keys and values of their own.
     own: u64,
-    /// Layers that read those of another layer.
+    /// Layers that read the keys and values of another layer.
     sharing: u64,
     /// Columns of all heads' queries.
     queries: u64,

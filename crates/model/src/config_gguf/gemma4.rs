@@ -1,4 +1,4 @@
-//! What the keys of a Gemma 4 say beyond those of the families before it.
+//! What the keys of a Gemma 4 say beyond the keys of earlier families.
 //!
 //! `attention.key_length` is the head dimension of global layers, `key_length_swa` that of local
 //! ones. Whether a layer takes its values from the keys' product, and how many pairs rotate, is
@@ -24,7 +24,7 @@ const PATTERN: usize = 6;
 /// Files divide the frequencies of pairs that do not rotate by at least this.
 const STANDS_STILL: f32 = 1e20;
 
-/// Reads the numbers that are not those of a layer.
+/// Reads the numbers that belong to no single layer.
 pub(super) fn family(keys: &Keys, tensors: &dyn Tensors) -> Result<Gemma4Config, ModelError> {
     let key = "embedding_length_per_layer_input";
     let width = keys.count_or(key, 0)?;

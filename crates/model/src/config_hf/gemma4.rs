@@ -1,4 +1,4 @@
-//! What a `config.json` of Gemma 4 has beyond those of the families before it.
+//! What a `config.json` of Gemma 4 has beyond the settings of earlier families.
 //!
 //! Numbers of global layers have keys of their own (`global_head_dim`,
 //! `num_global_key_value_heads`), or stand in `per_layer_config` under the layer's number.
@@ -29,10 +29,10 @@ const TEXT: Defaults = Defaults {
     global_share: Some(0.25),
 };
 
-/// Those of `gemma4_unified_text`, the text model of 12B.
+/// What transformers takes for absent settings of `gemma4_unified_text`, the text model of 12B.
 const UNIFIED: Defaults = Defaults { context: 262_144, window: 1024, ..TEXT };
 
-/// Those that other families lack.
+/// Values for absent settings that other families lack.
 const GLOBAL_HEAD_DIM: usize = 512;
 const PER_LAYER_WIDTH: usize = 256;
 const PER_LAYER_VOCABULARY: usize = 262_144;
@@ -47,7 +47,7 @@ pub(super) fn defaults(kind: &str) -> &'static Defaults {
     if is_unified(kind) { &UNIFIED } else { &TEXT }
 }
 
-/// Reads the numbers that are not those of a layer.
+/// Reads the numbers that belong to no single layer.
 pub(super) fn family(text: Fields, kind: &str) -> Result<Family, ModelError> {
     let default = if is_unified(kind) { 0 } else { PER_LAYER_WIDTH };
     let width = text.count("hidden_size_per_layer_input", default)?;

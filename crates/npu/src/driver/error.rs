@@ -31,7 +31,7 @@ pub enum DriverError {
         /// What to do.
         remedy: &'static str,
     },
-    /// It is no XDNA1.
+    /// The device is no XDNA1.
     #[error(
         "{path} is {vendor}:{device}, expected 0x1022:0x1502 (Phoenix or Hawk Point). Name the NPU's node, which `trine npu doctor` finds"
     )]
@@ -175,7 +175,7 @@ pub enum DriverError {
     NotCounted {
         /// Commands, or chains of them.
         submitted: u64,
-        /// By how much the counter rose.
+        /// The number by which the counter rose.
         counted: i128,
     },
     /// The driver does not list the context with its counter.

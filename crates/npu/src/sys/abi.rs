@@ -233,9 +233,9 @@ pub struct Clock {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Clocks {
-    /// Of the processor that runs the firmware.
+    /// The clock of the processor that runs the firmware.
     pub mp_npu: Clock,
-    /// Of the array.
+    /// The clock of the array.
     pub h: Clock,
 }
 

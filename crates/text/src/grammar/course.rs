@@ -32,7 +32,7 @@ pub struct Course {
     thoughts: Option<Thoughts>,
     /// Tokens of thoughts so far. One without any counts as one, or there would be no end to them.
     spent: usize,
-    /// The same when the present thought began.
+    /// Tokens of thoughts when the present one began.
     spent_before: usize,
     /// What may end the thought that the reply is in.
     thought: Option<Exits>,

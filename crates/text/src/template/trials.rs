@@ -30,7 +30,7 @@ pub(crate) enum ResultsIn {
 pub(crate) struct Trials {
     /// With a tool, a call and a result, for each way to give it.
     results: [(ResultsIn, Option<String>); 2],
-    /// The same, with a question after the result, and with an empty answer between.
+    /// These, with a question after the result, and with an empty answer between.
     later: [(ResultsIn, [Option<String>; 2]); 2],
     thinks: bool,
 }

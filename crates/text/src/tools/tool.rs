@@ -62,7 +62,7 @@ pub(crate) struct Tool {
     pub(super) description: Option<String>,
     /// The JSON schema of its arguments, an object, as text.
     pub(super) schema: String,
-    /// The same without words for readers, which demand nothing.
+    /// The schema without words for readers, which demand nothing.
     pub(super) bare: String,
     /// The field of the request with the schema.
     pub(super) field: String,

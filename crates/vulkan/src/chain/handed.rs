@@ -58,11 +58,11 @@ struct Need {
 enum Use {
     /// If it takes values, it looks for the bit there: a dispatch of the link before gives them.
     Taken,
-    /// The same with the residual stream.
+    /// Like [`Use::Taken`], for the residual stream.
     Residual,
-    /// It reads as it is.
+    /// The dispatch reads the memory as it is.
     Read,
-    /// It writes again.
+    /// The dispatch writes the memory again.
     Write,
 }
 

@@ -56,7 +56,7 @@ pub struct Description {
 pub struct Gpu {
     /// What the driver reports.
     capabilities: Capabilities,
-    /// The same, and what running kernels have shown, once they have run.
+    /// The capabilities with what running kernels have shown, once they have run.
     probed: OnceLock<Capabilities>,
     physical: vk::PhysicalDevice,
     pub(super) device: ash::Device,

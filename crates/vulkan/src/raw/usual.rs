@@ -28,11 +28,11 @@ pub(super) struct Usual {
 /// What a wait does next if the run has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It sleeps so long.
+    /// The wait sleeps for this time.
     Sleep(Duration),
-    /// It looks again at once.
+    /// The wait looks again at once.
     Look,
-    /// It leaves the rest to the driver.
+    /// The wait leaves the rest to the driver.
     Wait,
 }
 

@@ -11,11 +11,11 @@ const PRODUCTS: [&str; 7] =
 /// A tower of Gemma 4 with layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gemma4Tower {
-    /// That of E2B, whose products have limits.
+    /// The tower of E2B, whose products have limits.
     E2b,
-    /// That of 31B, which standardises the means of patches.
+    /// The tower of 31B, which standardises the means of patches.
     Large,
-    /// That of E2B without limits, so that gated products have whole groups of results.
+    /// The tower of E2B without limits, so that gated products have whole groups of results.
     Unlimited,
 }
 

@@ -173,7 +173,7 @@ fn weighted_squares(numbers: &[f32], weights: &[f64]) -> f64 {
 #[derive(Default)]
 struct Magnitudes {
     halves: Vec<f16>,
-    /// The same numbers.
+    /// The same numbers in f32.
     floats: Vec<f32>,
     blocks: Vec<f32>,
 }

@@ -2,7 +2,7 @@
 
 /// The trials that count: older ones fade.
 const MEMORY: f32 = 24.0;
-/// The same for the average of many sequences.
+/// The trials that count in the average of many sequences.
 const LONG_MEMORY: f32 = 400.0;
 /// The trials that the rate at the start counts for.
 const PRIOR: f32 = 4.0;
@@ -44,7 +44,7 @@ impl Acceptance {
     }
 }
 
-/// The same over all sequences: where new ones start.
+/// The acceptance over all sequences: where new ones start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Average(Acceptance);
 

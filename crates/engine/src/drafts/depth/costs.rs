@@ -26,9 +26,9 @@ const GROWTH: usize = 2;
 /// quarter of an octave, so that each is measured often enough.
 #[derive(Debug)]
 pub(crate) struct Costs {
-    /// By group.
+    /// The measured times, by group of sizes.
     times: Vec<Time>,
-    /// By size: the time that is taken for it.
+    /// The time that each size is expected to take.
     curve: Vec<f64>,
     /// The number of times that were noted.
     notes: u64,

@@ -65,7 +65,7 @@ const MAX_PATTERN_WORK: u64 = 10_000;
 enum Held {
     /// The grammar enforces it.
     Yes,
-    /// It demands nothing, or only what is reported for another keyword.
+    /// The keyword demands nothing, or only what is reported for another keyword.
     Idle,
     /// No grammar can enforce it, for this reason.
     No(&'static str),

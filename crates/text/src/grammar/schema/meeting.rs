@@ -55,7 +55,7 @@ pub(super) fn check(root: &Value) -> Result<(), GrammarError> {
 /// The ways through what a schema says about texts.
 #[derive(Debug, Clone)]
 struct Part<'a> {
-    /// Of the value itself.
+    /// The ways of the value itself.
     own: u64,
     /// The most within the value of a property.
     named: HashMap<&'a str, u64>,
