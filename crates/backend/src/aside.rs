@@ -96,7 +96,7 @@ impl Aside {
         self.program.memory()
     }
 
-    /// Makes facts of a Program that hands experts over those of both devices. `own` is the memory
+    /// Extends the facts of a Program that hands experts over to both devices. `own` is the memory
     /// that the Program's device holds, `device_memory` what it had before.
     pub fn join(&self, mut facts: Facts, own: Memory, device_memory: DeviceMemory) -> Facts {
         let Facts { device, plan, .. } = self.program.facts();

@@ -421,8 +421,8 @@ mod tests {
         batch.check(&OPTIONS, &plan(&[]), 10).err().map(|error| error.to_string())
     }
 
-    /// Returns a Plan without steps, with inputs of these rows and 3 columns, each of which is
-    /// preceded by one that is gathered.
+    /// Returns a Plan without steps, with inputs of these rows and 3 columns, and a gathered input
+    /// before each.
     fn plan(inputs: &[Rows]) -> Plan {
         let table = Source::Table { table: WeightId(0), scale: 1.0 };
         let sources = [table, Source::Part, table, Source::Plan];

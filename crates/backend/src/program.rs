@@ -302,8 +302,8 @@ pub struct Facts {
     /// Whether the device finds the largest logits itself, so that [`Results::top`] may be called.
     pub finds_top: bool,
     /// The most steps that may follow the first one of a [series](Program::submit_series) for the
-    /// main goal, at most [`SERIES_MAX`]; 0 if there are no series. A Program that wraps another hands
-    /// series on to it, or has 0 here.
+    /// main goal, at most [`SERIES_MAX`]; 0 if there are no series. A Program that wraps another
+    /// hands series on to it, or has 0 here.
     pub series_max: usize,
     /// The most steps of a series of drafts; 0 if there is none.
     pub draft_series_max: usize,

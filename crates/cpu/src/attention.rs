@@ -62,8 +62,8 @@ pub struct AttentionShape {
     pub window: Option<usize>,
     /// Factor on every score.
     pub scale: f32,
-    /// Whether the rows of a batch are whole sequences, as pictures are. Those of one that all see
-    /// the same keys are then attended to by a kernel of their own, in another order of sums.
+    /// Whether the rows of a batch are whole sequences, as pictures are. Rows of a sequence that
+    /// all see the same keys then have an attention kernel of their own, in another order of sums.
     pub whole: bool,
 }
 

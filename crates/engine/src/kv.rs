@@ -346,7 +346,7 @@ impl KvCache {
     }
 
     /// Returns whether a sequence may write its next `rows` rows: its table covers them, and no
-    /// other sequence owns the blocks that they go to, nor the one that holds its last positions.
+    /// other sequence owns the blocks that they go to, nor the block of its last positions.
     pub fn can_write(&self, slot: usize, rows: usize) -> bool {
         let Slot { length, blocks, .. } = &self.slots[slot];
         let end = length + rows;

@@ -51,8 +51,8 @@ impl Rows {
         self.bulk_from = 0;
     }
 
-    /// Adds rows of the sequence with this index in the step, from position `first` on: those of
-    /// known tokens, then those of guesses. The last `outputs` of them give logits. Bulk rows must
+    /// Adds rows of the sequence with this index in the step, from position `first` on: rows of
+    /// known tokens, then rows of guesses. The last `outputs` of them give logits. Bulk rows must
     /// come after all others.
     pub(crate) fn push(
         &mut self,
@@ -106,7 +106,7 @@ impl Rows {
         self.submit_with(program, views, goal, &[])
     }
 
-    /// Does the same with rows of the Plan's inputs for the goal, except for those of soft tokens.
+    /// Does the same with rows of the Plan's inputs for the goal, without rows of soft tokens.
     pub(crate) fn submit_with<'views>(
         &mut self,
         program: &mut dyn Program,

@@ -2,9 +2,9 @@
 //! no network.
 //!
 //! The names are those of Ollama's library. The files are the text models that ggml-org publishes
-//! without asking for a licence to be accepted first, and what it has not, those of unsloth. The
-//! usual ones of Gemma 4 are Google's own, trained for their 4 bits. The sizes are those of these
-//! files with their vision towers, rounded: files change in place, so they are shown as "about".
+//! without asking for a licence to be accepted first, and unsloth's where ggml-org has none. The
+//! usual files of Gemma 4 are Google's own, trained for their 4 bits. Sizes include vision towers
+//! and are rounded: files change in place, so sizes are shown as "about".
 
 mod families;
 mod parts;

@@ -31,8 +31,8 @@ struct Named {
 }
 
 impl Towers {
-    /// Sorts the towers among `files` out. `stems` are those of the repository's models: their
-    /// paths without `.gguf` and the number of a part.
+    /// Sorts the towers among `files` out. `stems` are the paths of the repository's models
+    /// without `.gguf` and the number of a part.
     pub(crate) fn new<'a>(files: &[String], stems: impl Iterator<Item = &'a str>) -> Self {
         let mut named: BTreeMap<String, Vec<(usize, String)>> = BTreeMap::new();
         for file in files.iter().filter(|file| is_mmproj(file)) {

@@ -298,7 +298,7 @@ impl PresetParameters {
         Ok(())
     }
 
-    /// Returns the values set here, and for the rest those of `base`.
+    /// Returns the values set here, and the values of `base` for the rest.
     fn over(self, base: Self) -> Self {
         Self {
             temperature: self.temperature.or(base.temperature),

@@ -178,8 +178,8 @@ impl Layer<'_, '_> {
     }
 
     /// Adds products (label, part, rows) of what their limits leave of one input, within their
-    /// limits. Those of equal limits read one buffer and follow one another, so that fusion makes
-    /// one step of them.
+    /// limits. Products of equal limits read one buffer and follow one another, so that fusion
+    /// makes one step of them.
     fn products<const N: usize>(
         &mut self,
         input: BufferId,

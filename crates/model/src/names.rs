@@ -136,9 +136,9 @@ pub fn stream_of(name: &str) -> Option<(&str, usize)> {
 
 /// Returns whether a matrix keeps the format that it has in the file when others are quantised. The
 /// small matrices through which all streams go are worth their bytes; llama-quantize keeps the
-/// same. Those of Gemma 4's inputs of layers double the divergence for a hundredth of the bytes
-/// (turboderp-org/exllamav3, issue 253). A draft's centroids choose which rows of its output matrix
-/// are searched at all.
+/// same. Quantised matrices of Gemma 4's inputs of layers double the divergence for a hundredth of
+/// the bytes (turboderp-org/exllamav3, issue 253). A draft's centroids choose which rows of its
+/// output matrix are searched at all.
 pub fn keeps_format(family: Family, name: &str) -> bool {
     let part = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((_, part)) => part,

@@ -173,8 +173,8 @@ impl TowerConfig {
     }
 
     /// Returns the patches of a picture in the order of the tower's rows, by their numbers in its
-    /// grid, row by row: those of a soft token are neighbours. Columns and rows of patches are
-    /// such that the tower [takes](TowerConfig::takes) them.
+    /// grid, row by row: the patches of a soft token are neighbours. Columns and rows of patches
+    /// are such that the tower [takes](TowerConfig::takes) them.
     pub fn order(&self, columns: usize, rows: usize) -> Vec<usize> {
         let pool = self.pool;
         let wide = columns / pool;

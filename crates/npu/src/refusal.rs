@@ -35,7 +35,7 @@ impl fmt::Display for Refusal {
 /// A problem whose place is not known yet.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    /// The operation, where it is another than the one that is looked at.
+    /// The operation at fault, if it is not the present one.
     pub(crate) operation: Option<usize>,
     pub(crate) problem: String,
     pub(crate) remedy: &'static str,

@@ -78,7 +78,7 @@ pub struct Outcome {
 /// What all streams have shown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Results {
-    /// Streams in their order, up to the one that ended it.
+    /// Streams in their order, up to the stream that ended the test.
     pub outcomes: Vec<Outcome>,
     /// Why streams after the last one were not run, or none at all.
     #[serde(skip_serializing_if = "Option::is_none")]

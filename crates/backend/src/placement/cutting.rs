@@ -61,7 +61,7 @@ fn distributed(
     }
     let shares = whole.filled();
     let layers = whole.cut(&shares).filter(|_| rest_fits(shares.iter().sum()));
-    // Of two ways the one that has the processor read less for a token.
+    // Of two ways, take the one with which the processor reads less for a token.
     let ways = [layers, whole.experts_aside()].into_iter().flatten();
     ways.min_by_key(|cuts| whole.host_bytes(cuts)).ok_or_else(|| whole.too_little())
 }
@@ -207,7 +207,7 @@ impl Distribution<'_> {
     fn filled(&self) -> Vec<usize> {
         let mut shares = vec![0; self.others.len()];
         let mut rest = self.plan.clone();
-        // The last site may have no room. The one before it is then the one that computes logits.
+        // The last site may have no room. Then the site before it computes logits.
         let (mut is_last, mut shared) = (true, 0);
         for (at, &site) in self.others.iter().enumerate().rev() {
             let layers = cut::last_layers_that_fit(&rest, |part| {

@@ -275,8 +275,8 @@ fn outputs_of(wanted: usize, running: usize, tokens: usize) -> usize {
     if wanted == 0 { 0 } else { wanted.max(running).min(tokens) }
 }
 
-/// Returns the largest number from `low` to `high` that fits, or one that is less than `step`
-/// smaller; `low` has to fit.
+/// Returns the largest number from `low` to `high` that fits, or a number less than `step` below
+/// it; `low` has to fit.
 fn largest(low: usize, high: usize, step: usize, fits: impl Fn(usize) -> bool) -> usize {
     if low >= high || fits(high) {
         return high.max(low);
@@ -351,8 +351,8 @@ impl Cut<'_> {
         self.cuts.iter().map(|(site, _)| &self.sites[*site]).zip(memory)
     }
 
-    /// Returns whether each device can hold its part, and the processor's memory those of all GPUs
-    /// that use it.
+    /// Returns whether each device can hold its part, and the processor's memory the parts of all
+    /// GPUs that use it.
     fn fit_hard(&self, options: ProgramOptions, memory: &[Memory]) -> bool {
         let last = self.cuts.len() - 1;
         let parts = self.with_sites(memory);

@@ -27,7 +27,7 @@ macro_rules! simd {
     }};
 }
 
-/// Defines methods as those of [`Avx2`].
+/// Defines methods by the methods of [`Avx2`].
 macro_rules! as_avx2 {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {
         $(

@@ -79,7 +79,7 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
 /// Multiplies one tile of two neighbouring panels.
 ///
 /// # Safety
-/// Same as [`tile`]; `rows` counts those of both panels.
+/// The duties of [`tile`]; `rows` counts the rows of both panels.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX2 pairs panels"))]
 #[inline(always)]
 pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {

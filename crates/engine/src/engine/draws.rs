@@ -52,8 +52,8 @@ impl Draws {
         self.rows[row].0
     }
 
-    /// Adds a draw from a row, which `write` writes unless it says that there is none. A row from
-    /// which one is wanted already has no other.
+    /// Adds a draw from a row, which `write` writes unless it returns false. A row has one draw at
+    /// most.
     pub(super) fn add(&mut self, row: usize, write: impl FnOnce(&mut Draw) -> bool) {
         if self.rows[row].1.is_some() {
             return;

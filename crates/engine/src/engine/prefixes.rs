@@ -100,7 +100,7 @@ impl Prefixes {
     }
 
     /// Returns the pages of full blocks in the order of the blocks: all pages of global layers, and
-    /// those of local layers from block `first` on. `keys` are the global pages of the blocks.
+    /// pages of local layers from block `first` on. `keys` are the global pages of the blocks.
     pub(super) fn pages_of(&self, keys: &[PageKey], first: usize) -> Vec<PageKey> {
         let of_block = |(index, key): (usize, &PageKey)| {
             let has_local = self.window.is_some() && index >= first;

@@ -126,8 +126,8 @@ impl Engine {
         Turns::new(&all, is_over, shares_priorities)
     }
 
-    /// Returns the slot of the text that gives its place to a waiting request: one that has had its
-    /// turn, and whose blocks are enough for what the request lacks.
+    /// Returns the slot of the text that gives its place to a waiting request: it has had its turn,
+    /// and its blocks are enough for what the request lacks.
     pub(super) fn place_in_turn(
         &self,
         turns: &Turns,

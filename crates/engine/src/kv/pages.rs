@@ -31,9 +31,9 @@ impl KvCache {
     }
 
     /// Creates an ended sequence of `length` positions (full blocks, at least one) whose contents
-    /// are to be written to the device; those of its rings begin at `rings_from`. Other ended
-    /// sequences lose their caches for it. Returns `None` if all slots are running or there are too
-    /// few blocks; then nothing but ended sequences is changed.
+    /// are to be written to the device; the contents of its rings begin at `rings_from`. Other
+    /// ended sequences lose their caches for it. Returns `None` if all slots are running or there
+    /// are too few blocks; then nothing but ended sequences is changed.
     pub fn adopt(&mut self, length: usize, rings_from: usize) -> Option<usize> {
         assert!(length > 0 && length.is_multiple_of(BLOCK), "{length} positions");
         assert!(rings_from <= length, "rings of {length} positions begin at {rings_from}");

@@ -87,7 +87,7 @@ impl<S: Sys> Context<S> {
         let error = match State::from_number(words[0] & 15) {
             Some(State::Completed) => return Ok(()),
             Some(state) => {
-                // Else the word is the one that was written before.
+                // In other states the word is what was written before.
                 let index = Some(words[CHAIN_ERROR_WORD] as usize);
                 let index = index.filter(|index| state == State::Error && *index < commands);
                 DriverError::ChainFailed { state, commands, command: index }

@@ -258,7 +258,7 @@ impl<S: Sys> Context<S> {
                 self.land_first(flying, done)?;
             }
             let flight = self.submit(index % self.packets.len(), run)?;
-            // A wait for point 0 is one for whatever was submitted last, so that one flies alone.
+            // Point 0 stands for the last submission, so that the first one flies alone.
             let is_first = flight.point == 0;
             flying.push_back(flight);
             if is_first {

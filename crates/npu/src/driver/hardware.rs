@@ -185,7 +185,7 @@ impl<S: Sys> Hardware<S> {
     }
 
     /// Returns how many submissions of this context have ended, as the driver counts them: a chain
-    /// is one, and one that failed counts too.
+    /// counts as one, and so does a failed submission.
     pub(super) fn completions(&self) -> Result<u64, DriverError> {
         let listed = listed(&self.handle)?;
         let is_own =

@@ -68,7 +68,7 @@ impl Share {
                 let other =
                     |kept: usize| 2.0 * (ROWS_MAX * kept * columns) as f64 / operations_per_second;
                 let both = |kept: usize| other(kept).max(timed.seconds(rows - kept, columns));
-                // Of equal times the one that lends least.
+                // Of equal times, take the candidate that lends least.
                 let candidates = (0..rows).step_by(STEP).rev();
                 let best = candidates.min_by(|a, b| both(*a).total_cmp(&both(*b)));
                 let pays = |kept: &usize| both(*kept) <= (1.0 - GAIN_LEAST) * other(rows);

@@ -12,8 +12,8 @@ use super::relaxing::{Relaxable, Tools, of_tool, read_tools};
 use super::schema;
 use super::source::CallShape;
 
-/// The keys that a call's arguments may have: the one that prompts ask for, and another that models
-/// know.
+/// The keys that a call's arguments may have: prompts ask for the first, and models know the
+/// second.
 pub(crate) const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
 /// Space between the elements of a call: nothing, or a line break, spaces and tabs. It ends, since

@@ -58,7 +58,7 @@ pub(super) fn check(source: &str) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Returns what comes after a text that begins with `mark` and ends with the next one that has no
+/// Returns what comes after a text that begins with `mark` and ends with the next `mark` without a
 /// backslash before it.
 fn after(text: &str, mark: char) -> &str {
     let mut is_escaped = false;

@@ -252,7 +252,7 @@ fn may_end(state: &mut llguidance::Matcher) -> Result<bool, GrammarError> {
 }
 
 /// Forbids digits that make a number too long, as long as anything else may come. If a number has
-/// to go on, it goes on with a digit that is not 0: one that has to be above 0 may end then.
+/// to go on, it goes on with a digit that is not 0, so that a number that must be above 0 may end.
 fn end_numbers(
     mask: &mut [u32],
     numbers: Numbers,

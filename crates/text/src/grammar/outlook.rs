@@ -12,14 +12,14 @@ const MOST: usize = 16;
 /// copy, for each token before it.
 const COPIED_TOKENS: usize = 16_384;
 
-/// What masks may cost that turn out not to be needed, beyond what the reply itself has cost, in
-/// units of about a nanosecond.
+/// What masks that turn out not to be needed may cost beyond the reply itself, in units of about a
+/// nanosecond.
 const WASTE: u64 = 100_000_000;
 
 /// A [`Course`], and masks of places that the reply may come to.
 ///
-/// Whatever is looked at, the reply may say the same as without, and it ends with the same error at
-/// the same token: a guess is tried on a copy that shares nothing with the course, and that is the
+/// Looking ahead changes nothing of what the reply may say, nor the token and the error with which
+/// it ends: a guess is tried on a copy that shares nothing with the course, and that is the
 /// course from then on if the guess comes. Where only one token may come, the course itself goes
 /// on.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Outlook {
     pub fn look(&mut self, guesses: &[u32], goes_on: impl Fn() -> bool) {
         self.over.clear();
         self.find_mask();
-        // Other guesses than those of an earlier call.
+        // A guess that differs from the earlier call's.
         let is_other = |&at: &usize| {
             self.places[at - 1].course.is_some()
                 && guesses.get(at - 1) != Some(&self.places[at].token)

@@ -40,8 +40,8 @@ fn known() -> MutexGuard<'static, VecDeque<Arc<Known>>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns what is known of a template. The one that was asked for last comes last; the first one
-/// is forgotten.
+/// Returns what is known of a template, which becomes the last in the list; the first is forgotten
+/// when the list is full.
 fn remembered(known: &mut VecDeque<Arc<Known>>, source: Arc<str>) -> Arc<Known> {
     let place = known.iter().position(|known| known.source == source);
     let found = match place.and_then(|place| known.remove(place)) {

@@ -131,7 +131,7 @@ impl Costs {
         }
     }
 
-    /// Lets larger sizes that were not noted for a while follow the change of one that was: most
+    /// Lets larger sizes that were not noted for a while follow the change of a noted size: most
     /// changes, such as longer contexts, are common to all.
     fn carry_over(&mut self, group: usize, ratio: f64) {
         let now = self.notes;

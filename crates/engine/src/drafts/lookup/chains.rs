@@ -60,7 +60,7 @@ impl Chains {
     }
 
     /// Adds the next places, up to `count` in all. `hash_of` returns the hash of what stands at a
-    /// place, and `None` for one that is never to be found.
+    /// place, and `None` for a place that is never to be found.
     pub(super) fn extend(&mut self, count: usize, hash_of: impl Fn(usize) -> Option<u64>) {
         let from = if count > self.heads.len() {
             let buckets = count.next_power_of_two().max(BUCKETS);

@@ -136,7 +136,7 @@ fn calls(
     Ok(ids)
 }
 
-/// Takes thoughts out of the words of a model, and puts those of a field under the name that
+/// Takes thoughts out of the words of a model, and puts thoughts of a field under the name that
 /// templates know. Leaves other speakers' messages as they are.
 pub(super) fn answer(message: &mut Message) {
     if !is_model(message) {
