@@ -8,7 +8,7 @@ use syn::visit::{self, Visit};
 use crate::sources::Source;
 
 /// Crates and folders that are for development: nobody who uses the program runs them.
-const DEVELOPMENT: [&str; 4] = ["npu-model", "npu-preload", "xtask", "fuzz"];
+const DEVELOPMENT: [&str; 5] = ["testing", "npu-model", "npu-preload", "xtask", "fuzz"];
 
 /// The lines of a crate. Code has no blank lines and no comments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

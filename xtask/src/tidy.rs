@@ -22,7 +22,7 @@ use crate::sources::{Source, read_all};
 use crate::{bad_input, circles, documents, lines, orphans};
 
 /// The crates from the bottom to the top: an arrow may only point down, to one listed earlier.
-const ROOMS: [&str; 15] = [
+const ROOMS: [&str; 16] = [
     "foreign",
     "weights",
     "model",
@@ -36,13 +36,14 @@ const ROOMS: [&str; 15] = [
     "server",
     "hub",
     "trine",
+    "testing",
     "npu-model",
     "npu-preload",
 ];
 
 /// The crates that belong to no product. Tests of any crate may use them, nothing else but one
 /// another.
-const FOR_TESTS: [&str; 2] = ["npu-model", "npu-preload"];
+const FOR_TESTS: [&str; 3] = ["testing", "npu-model", "npu-preload"];
 
 /// Arrows that point down but are wrong: the engine and the server know devices only through
 /// `backend`.
@@ -393,6 +394,7 @@ mod tests {
             ("backend", "model", true, true),
             ("model", "backend", false, false),
             ("engine", "cpu", false, false),
+            ("backend", "testing", false, true),
             ("npu", "npu-model", false, true),
             ("npu-model", "npu", true, true),
             ("npu-preload", "npu-model", true, true),

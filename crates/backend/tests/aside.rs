@@ -1,16 +1,17 @@
 //! Experts that another device computes: here both devices are the scalar reference.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::common::aside::{Beside, Small};
-use crate::common::gemma4::{gemma4, gemma4_with_large_layers};
-use crate::common::pages::sequences_move_between_programs;
-use crate::common::random::{Random, forms, traffic};
-use crate::common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, BackendError, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_model::{KvType, Width, aside, cut};
+use trine_testing::aside::{Beside, Small};
+use trine_testing::gemma4::{gemma4, gemma4_with_large_layers};
+use trine_testing::pages::sequences_move_between_programs;
+use trine_testing::random::{Random, forms, traffic};
+use trine_testing::{BATCH, Golden, greedy, logits};
 use trine_weights::DType;
 
 fn reference() -> Box<dyn Device> {
@@ -83,7 +84,7 @@ fn memory_decides_where_experts_are() {
     let (expected, _) = run(&ReferenceDevice::new());
     // Layers on the device, and layers whose experts are aside.
     let placed_with = |free: u64, has: u64| {
-        let small = Small { device: reference(), free, has };
+        let small = Small { device: reference(), free: Some(free), has, loads: Rc::default() };
         let group = DeviceGroup::new(vec![reference(), Box::new(small)], LayerChoice::Fitting);
         let (logits, facts) = run(&group);
         assert_eq!(logits, expected, "{free} bytes");

@@ -1,7 +1,7 @@
 //! Drafts that read the caches of the model they guess for, on the scalar reference.
 
-use crate::common::drafts::{broken_clusters_are_seen, rounds};
 use trine_backend::reference::ReferenceDevice;
+use trine_testing::drafts::{broken_clusters_are_seen, rounds};
 
 #[test]
 fn broken_clusters_of_a_draft_are_seen() {

@@ -1,14 +1,14 @@
 //! Inputs and outputs of Plans, on the scalar reference alone and on several devices that are the
 //! reference.
 
-use crate::common::BATCH;
-use crate::common::ends::{bits, untied, with_more, with_states};
-use crate::common::random::{Random, forms, model_of_layers};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
 };
 use trine_model::{KvType, Model, Plan, Source, Width, cut, gather, narrow};
+use trine_testing::BATCH;
+use trine_testing::ends::{bits, untied, with_more, with_states};
+use trine_testing::random::{Random, forms, model_of_layers};
 use trine_weights::DType;
 
 const REFERENCE: ReferenceDevice = ReferenceDevice::new();

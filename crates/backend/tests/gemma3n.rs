@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::gemma3n::gemma3n;
-use crate::common::random::{Random, forms, traffic};
-use crate::common::{Golden, alternatives};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{KvType, cut, gather};
+use trine_testing::gemma3n::gemma3n;
+use trine_testing::random::{Random, forms, traffic};
+use trine_testing::{Golden, alternatives};
 use trine_weights::DType;
 
 const REFERENCE: ReferenceDevice = ReferenceDevice::new();

@@ -1,8 +1,8 @@
 //! Whole models on the scalar reference against logits computed by another implementation.
 
-use crate::common::{Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_model::KvType;
+use trine_testing::{Golden, greedy, logits};
 
 /// Largest difference of a logit: twice what float32 and float64 differ by in the other
 /// implementation would be 2e-4; the rest is room for another order of summation.

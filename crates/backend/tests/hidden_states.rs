@@ -1,10 +1,10 @@
 //! Plans that end with the hidden states, for embeddings of texts, on the scalar reference.
 
-use crate::common::random::{Random, model_of_layers, traffic};
-use crate::common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{Ends, KvType, names};
+use trine_testing::random::{Random, model_of_layers, traffic};
+use trine_testing::{Golden, alternatives, hidden_states, logits_of};
 use trine_weights::DType;
 
 const GOLDENS: [&str; 14] = [

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 mod aside;
 mod drafts;
 mod ends;

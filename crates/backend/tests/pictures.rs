@@ -1,13 +1,13 @@
 //! A vision tower, and a model that takes its rows, on the scalar reference against what another
 //! implementation computes.
 
-use crate::common::pictures::{
-    GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
-    golden_rows_of_gemma4, open_golden,
-};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::KvType;
+use trine_testing::pictures::{
+    GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
+    golden_rows_of_gemma4, open_golden,
+};
 
 /// Largest difference of a value. In float32 and float64 the other implementation's logits differ
 /// by at most 3e-5; the rest is room for another order of summation.

@@ -3,15 +3,16 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common::pages::sequences_move_between_programs;
-use crate::common::random::{Random, forms, model_of_layers, traffic};
-use crate::common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
-    BLOCK, BackendError, Batch, Demand, Device, DeviceGroup, DeviceMemory, LayerChoice, Memory,
-    MemoryKind, Program, ProgramOptions, SequenceView, placement,
+    BLOCK, BackendError, Batch, Demand, Device, DeviceGroup, LayerChoice, Memory, Program,
+    ProgramOptions, SequenceView, placement,
 };
-use trine_model::{Goal, KvType, Model, Plan, Width, cut};
+use trine_model::{Goal, KvType, Model, Width, cut};
+use trine_testing::aside::Small;
+use trine_testing::pages::sequences_move_between_programs;
+use trine_testing::random::{Random, forms, model_of_layers, traffic};
+use trine_testing::{BATCH, Golden, greedy, logits};
 use trine_weights::DType;
 
 /// Models with the logits of another implementation.
@@ -98,43 +99,16 @@ fn goldens_do_not_depend_on_the_cut() {
     }
 }
 
-/// The reference with a limited memory. What it says of it need not be true.
-struct Limited {
-    says: Option<u64>,
-    has: u64,
-    loads: Rc<Cell<usize>>,
-}
-
-impl Device for Limited {
-    fn name(&self) -> String {
-        "limited".to_owned()
-    }
-
-    fn memory(&self) -> DeviceMemory {
-        DeviceMemory { kind: MemoryKind::Own, free: self.says, largest_buffer: None }
-    }
-
-    fn load_plan(
-        &self,
-        model: &Model,
-        plan: Plan,
-        options: &ProgramOptions,
-    ) -> Result<Box<dyn Program>, BackendError> {
-        self.loads.set(self.loads.get() + 1);
-        let needed = self.forecast(&plan, options).total();
-        if needed > self.has {
-            let (what, device) = ("weights".to_owned(), self.name());
-            return Err(BackendError::OutOfMemory { what, needed, device });
-        }
-        reference().load_plan(model, plan, options)
-    }
+/// Returns the reference with a memory. What it says of it need not be true.
+fn limited(free: Option<u64>, has: u64, loads: &Rc<Cell<usize>>) -> Box<dyn Device> {
+    Box::new(Small { device: reference(), free, has, loads: loads.clone() })
 }
 
 /// Layers on a second device that says one thing of its memory and has another; `None` for the
 /// whole model on one device.
 fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) -> (Loaded, usize) {
     let loads = Rc::new(Cell::new(0));
-    let second = Box::new(Limited { says, has, loads: loads.clone() });
+    let second = limited(says, has, &loads);
     let device = DeviceGroup::new(vec![reference(), second], choice);
     let loaded = match device.load_plan(model, model.plan(), &OPTIONS) {
         Ok(mut program) => {
@@ -207,7 +181,7 @@ fn what_is_taken_is_not_free() {
     let plan = model.plan();
     let says = Some(needed(&model, plan.layers()) + 1000);
     let loads = Rc::new(Cell::new(0));
-    let second = Box::new(Limited { says, has: u64::MAX, loads: loads.clone() });
+    let second = limited(says, u64::MAX, &loads);
     let device = DeviceGroup::new(vec![reference(), second], LayerChoice::Fitting);
     let last = |found: &placement::Placement| {
         let part = found.parts.last().unwrap();
@@ -320,9 +294,7 @@ fn steps_in_flight_do_not_change_one_another() {
         })
     };
     let mut whole = reference().load_plan(&model, model.plan(), &options).unwrap();
-    let own = || -> Box<dyn Device> {
-        Box::new(Limited { says: None, has: u64::MAX, loads: Rc::default() })
-    };
+    let own = || -> Box<dyn Device> { limited(None, u64::MAX, &Rc::default()) };
     let devices = DeviceGroup::new(vec![own(), own()], LayerChoice::Fitting);
     let mut program = devices.load_plan(&model, model.plan(), &options).unwrap();
     assert_eq!(program.facts().depth, 2);

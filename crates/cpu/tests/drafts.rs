@@ -1,8 +1,8 @@
 //! Drafts that read the caches of the model they guess for, on the processor.
 
-use crate::common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
+use trine_testing::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
 
 #[test]
 fn guesses_are_those_of_another_implementation() {

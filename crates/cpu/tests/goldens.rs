@@ -1,10 +1,10 @@
 //! Compares whole models on the CPU with logits computed by another implementation, on every
 //! instruction set of this processor.
 
-use crate::common::{Golden, greedy, logits};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::KvType;
+use trine_testing::{Golden, greedy, logits};
 
 /// The largest difference of a logit if weights and activations are floats.
 const TOLERANCE: f32 = 5e-4;

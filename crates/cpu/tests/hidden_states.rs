@@ -1,14 +1,14 @@
 //! Compares Plans that end with the hidden states, for embeddings of texts, on the CPU with the
 //! scalar reference.
 
-use crate::common::gemma3n::gemma3n;
-use crate::common::random::{Random, model, relative_difference, traffic};
-use crate::common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::Device;
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::{Ends, KvType};
+use trine_testing::gemma3n::gemma3n;
+use trine_testing::random::{Random, model, relative_difference, traffic};
+use trine_testing::{Golden, alternatives, hidden_states, logits_of};
 use trine_weights::DType;
 
 /// The bounds of `goldens.rs`.

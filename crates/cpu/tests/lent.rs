@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::common::partner::{Failure, Plain, difference, prompt};
-use crate::common::random::{Random, model_of_layers};
-use crate::common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BULK_ROWS, Batch, Device, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;
 use trine_model::{Ends, Goal, KvType, Model, Op, Width};
+use trine_testing::partner::{Failure, Plain, difference, prompt};
+use trine_testing::random::{Random, model_of_layers};
+use trine_testing::{hidden_states, logits};
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit, where all is computed with the

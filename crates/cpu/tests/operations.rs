@@ -3,21 +3,21 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::ends::{bits, differences, untied, with_more, with_states};
-use crate::common::gemma3n::gemma3n;
-use crate::common::gemma4::gemma4;
-use crate::common::pages::sequences_move_between_programs;
-use crate::common::pictures::with_tower;
-use crate::common::random::{
-    Draft, FORMATS, Mixture, Random, Sizes, forms, model, model_of_layers, relative_difference,
-    traffic,
-};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::lend::lend;
 use trine_model::{Ends, KvType, Op, Rows, Step, WeightPlace, Width, gather};
+use trine_testing::ends::{bits, differences, untied, with_more, with_states};
+use trine_testing::gemma3n::gemma3n;
+use trine_testing::gemma4::gemma4;
+use trine_testing::pages::sequences_move_between_programs;
+use trine_testing::pictures::with_tower;
+use trine_testing::random::{
+    Draft, FORMATS, Mixture, Random, Sizes, forms, model, model_of_layers, relative_difference,
+    traffic,
+};
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit.

@@ -4,7 +4,7 @@
 use trine_cpu::CpuDevice;
 use trine_model::KvType;
 
-use crate::common::overflow::{
+use trine_testing::overflow::{
     Outcome, TOWERS, compare, compare_tower, damaged, each_tensor, each_tower,
 };
 

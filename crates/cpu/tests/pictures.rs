@@ -1,15 +1,15 @@
 //! Vision towers, and models that take their rows, on every instruction set of this processor.
 
-use crate::common::gemma4::gemma4;
-use crate::common::pictures::{
-    GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
-    golden_rows_of_gemma4, open_golden, random_rows, with_tower,
-};
-use crate::common::random::{Random, model, relative_difference};
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::KvType;
+use trine_testing::gemma4::gemma4;
+use trine_testing::pictures::{
+    GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
+    golden_rows_of_gemma4, open_golden, random_rows, with_tower,
+};
+use trine_testing::random::{Random, model, relative_difference};
 use trine_weights::DType;
 
 /// The largest difference of a value from the goldens, whose weights are floats.

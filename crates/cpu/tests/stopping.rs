@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{BATCH, Golden};
 use trine_backend::{BackendError, Device, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};
+use trine_testing::{BATCH, Golden};
 
 #[test]
 fn a_step_stops_on_all_threads_and_the_next_one_runs() {

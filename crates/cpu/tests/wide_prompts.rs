@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::common::random::{Random, model};
-use crate::common::{divergence, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::{KvType, Model};
+use trine_testing::random::{Random, model};
+use trine_testing::{divergence, logits};
 use trine_weights::DType;
 
 /// The largest mean KL divergence, in nats, from the scalar reference with the same weights.

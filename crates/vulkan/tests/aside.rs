@@ -1,12 +1,9 @@
 //! Experts that another device computes for the GPU.
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::aside::{Beside, Small};
-use crate::common::gemma4::{gemma4, gemma4_with_large_layers};
-use crate::common::random::{Random, forms, relative_difference, traffic};
-use crate::common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, DeviceGroup, Facts, InFlight, LayerChoice,
@@ -14,6 +11,10 @@ use trine_backend::{
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Model, Plan, Width, aside};
+use trine_testing::aside::{Beside, Small};
+use trine_testing::gemma4::{gemma4, gemma4_with_large_layers};
+use trine_testing::random::{Random, forms, relative_difference, traffic};
+use trine_testing::{BATCH, Golden, greedy, logits};
 use trine_vulkan::testing::own_device;
 use trine_vulkan::{Injected, VulkanDevice};
 use trine_weights::DType;
@@ -122,7 +123,8 @@ fn memory_decides_where_experts_are() {
         // Memory comes in blocks: some layers' experts may make no difference.
         let layers = forecasts.iter().position(|other| other.total() <= memory.total()).unwrap();
         let free = memory.total();
-        let small = Small { device: Box::new(device.clone()), free, has: free };
+        let (device, loads) = (Box::new(device.clone()), Rc::default());
+        let small = Small { device, free: Some(free), has: free, loads };
         let group = DeviceGroup::new(vec![cpu(), Box::new(small)], LayerChoice::Fitting);
         let mut program = group.load_plan(&model, plan.clone(), &OPTIONS).unwrap();
         let on_gpu = match &program.facts().shares[..] {

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::partner::{Failure, Plain};
-use crate::common::pictures::{TWINS, open_golden};
-use crate::common::random::{Draft, Random, Sizes};
-use crate::common::{Golden, folder};
 use trine_backend::{BULK_ROWS, Device, ProgramOptions};
 use trine_model::{Assistant, Ends, KvType, Model, Plan, Width};
+use trine_testing::partner::{Failure, Plain};
+use trine_testing::pictures::{TWINS, open_golden};
+use trine_testing::random::{Draft, Random, Sizes};
+use trine_testing::{Golden, folder};
 use trine_vulkan::capabilities::presets::radeon_780m;
 use trine_vulkan::testing::{choice, own_device};
 use trine_vulkan::{Tuning, TuningMode, VulkanDevice};

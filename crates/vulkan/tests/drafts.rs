@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
-use crate::common::{Golden, bits, folder, largest};
 use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, Results, SERIES_MAX, SequenceView,
 };
 use trine_model::{Assistant, Ends, Goal, KvType, Model, Width};
+use trine_testing::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
+use trine_testing::{Golden, bits, folder, largest};
 use trine_vulkan::testing::{device, own_device};
 use trine_vulkan::{Injected, VulkanDevice};
 

@@ -1,13 +1,13 @@
 //! What happens when the device fails: it is reported as an error, and afterwards the device works
 //! again.
 
-use crate::common::{BATCH, Golden};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
     SequenceView,
 };
 use trine_cpu::CpuDevice;
 use trine_model::{Ends, KvType, Width, cut};
+use trine_testing::{BATCH, Golden};
 use trine_vulkan::testing::own_device;
 use trine_vulkan::{Injected, VulkanDevice};
 

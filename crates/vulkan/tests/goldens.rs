@@ -1,12 +1,12 @@
 //! Whole models on the GPU against the logits of another implementation.
 
-use crate::common::{Golden, greedy, logits};
 use trine_backend::sampling::{self, Change, Draw, Rule, numbers};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView,
 };
 use trine_cpu::CpuDevice;
 use trine_model::{Goal, KvType, Width};
+use trine_testing::{Golden, greedy, logits};
 use trine_vulkan::testing::{device, pieces, takes};
 
 /// Models whose weights and activations stay in f32.

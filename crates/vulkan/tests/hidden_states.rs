@@ -1,9 +1,9 @@
 //! Plans that end with the hidden states, for embeddings of texts, on the GPU.
 
-use crate::common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_cpu::CpuDevice;
 use trine_model::KvType;
+use trine_testing::{Golden, alternatives, hidden_states, logits_of};
 use trine_vulkan::testing::device;
 
 /// The goldens with the tolerances of `goldens.rs`: on the GPU only, and cut after the first layer.

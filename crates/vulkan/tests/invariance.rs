@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::path::Path;
 
-use crate::common::pictures::{
-    GEMMA4, GoldenPictures, TWINS, golden_rows, golden_rows_of_gemma4, open_golden,
-};
-use crate::common::random::{Random, model};
-use crate::common::{Golden, bits};
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView, TowerProgram};
 use trine_model::{Goal, KvType, Model, Rows, Width};
+use trine_testing::pictures::{
+    GEMMA4, GoldenPictures, TWINS, golden_rows, golden_rows_of_gemma4, open_golden,
+};
+use trine_testing::random::{Random, model};
+use trine_testing::{Golden, bits};
 use trine_vulkan::INVARIANT_ROWS;
 use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::partner::{Failure, Plain, difference, prompt};
-use crate::common::random::{Draft, Random, Sizes};
-use crate::common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Program, ProgramOptions, SequenceView,
 };
 use trine_model::{Ends, Goal, KvType, Model, Width};
+use trine_testing::partner::{Failure, Plain, difference, prompt};
+use trine_testing::random::{Draft, Random, Sizes};
+use trine_testing::{hidden_states, logits};
 use trine_vulkan::Injected;
 use trine_vulkan::testing::{own_device, takes};
 use trine_weights::DType;

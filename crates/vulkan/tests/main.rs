@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 mod aside;
 mod catalogue;
 mod drafts;

@@ -3,7 +3,7 @@
 use trine_model::KvType;
 use trine_vulkan::testing::{device, takes};
 
-use crate::common::overflow::{
+use trine_testing::overflow::{
     MODELS, Outcome, TOWERS, compare, compare_tower, each_tensor, each_tower,
 };
 

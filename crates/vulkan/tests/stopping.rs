@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{BATCH, Golden};
 use trine_backend::sampling::{self, Draw, Rule, numbers};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
@@ -11,6 +10,7 @@ use trine_backend::{
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};
+use trine_testing::{BATCH, Golden};
 use trine_vulkan::{Injected, VulkanDevice, testing};
 
 const OPTIONS: ProgramOptions = ProgramOptions {

@@ -3,16 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Golden, OneSequence, greedy, logits};
 use trine_backend::{BLOCK, Device, Idle, Program, ProgramOptions};
 use trine_model::{KvType, Model, Width};
+use trine_testing::{Golden, OneSequence, greedy, logits};
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::{
     Injected, PipelineCache, Settled, Tuning, TuningMode, VulkanDevice, testing, tuning_state,

@@ -4,8 +4,6 @@
 
 #[path = "../common/mod.rs"]
 mod changed;
-#[path = "../../../backend/tests/common/mod.rs"]
-mod common;
 mod gate;
 
 use std::path::Path;
@@ -15,8 +13,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use changed::Changed;
-use common::random::{Random, model_of_layers, relative_difference};
-use common::{divergence, hidden_states, logits};
 use gate::Gate;
 use trine_backend::reference::{Products as Arithmetic, ReferenceDevice};
 use trine_backend::{BULK_ROWS, BackendError, Device, Loan, Partner, ProgramOptions, Tally};
@@ -32,6 +28,8 @@ use trine_npu::tile::Tile;
 use trine_npu_model::{
     Array, Behaviour, DeviceMemory, Fault, Held, Machine, ModelSys, Task, Tiles, Trap, xclbin,
 };
+use trine_testing::random::{Random, model_of_layers, relative_difference};
+use trine_testing::{divergence, hidden_states, logits};
 use trine_weights::{DType, Tensor, blocks};
 
 const KERNELS: [Kernel; 2] =

@@ -1,4 +1,7 @@
-//! Devices that leave experts to others.
+//! Devices that leave experts to others, or have less memory.
+
+use std::cell::Cell;
+use std::rc::Rc;
 
 use trine_backend::{
     Aside, BackendError, Device, DeviceMemory, Memory, MemoryKind, Program, ProgramOptions,
@@ -45,13 +48,16 @@ impl Device for Beside {
 pub struct Small {
     pub device: Box<dyn Device>,
     /// The bytes that it says are free.
-    pub free: u64,
+    pub free: Option<u64>,
     /// The bytes that are free.
     pub has: u64,
+    /// How many Plans it was asked to load.
+    pub loads: Rc<Cell<usize>>,
 }
 
 impl Small {
     fn check(&self, plan: &Plan, options: &ProgramOptions) -> Result<(), BackendError> {
+        self.loads.set(self.loads.get() + 1);
         let needed = self.forecast(plan, options).total();
         let (what, device) = ("weights".to_owned(), self.name());
         match needed > self.has {
@@ -92,7 +98,7 @@ impl Device for Small {
     }
 
     fn memory(&self) -> DeviceMemory {
-        DeviceMemory { kind: MemoryKind::Own, free: Some(self.free), largest_buffer: None }
+        DeviceMemory { kind: MemoryKind::Own, free: self.free, largest_buffer: None }
     }
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {

@@ -142,7 +142,7 @@ pub fn damaged(name: &str, seed: u64) -> (Model, Vec<u32>, TempDir) {
     for _ in 0..1 << (seed % 13) {
         let back = 1 + random.below(weights as usize);
         let at = bytes.len() - back;
-        bytes[at] = random.next() as u8;
+        bytes[at] = random.next_u64() as u8;
     }
     let target = tempfile::tempdir().unwrap();
     (write(target.path(), &bytes), golden.ids, target)

@@ -15,7 +15,7 @@ use trine_weights::{DType, Tensor, blocks, quantize_tensor};
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -24,7 +24,7 @@ impl Random {
     }
 
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
+        (self.next_u64() % limit as u64) as usize
     }
 
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -33,7 +33,7 @@ impl Random {
 
     /// From -1 to 1.
     pub fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+        (self.next_u64() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }
 
@@ -284,7 +284,7 @@ fn random_blocks(
     };
     let mut bytes = vec![0; shape[0] * dtype.row_bytes(shape[1]).unwrap()];
     for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-        block.fill_with(|| random.next() as u8);
+        block.fill_with(|| random.next_u64() as u8);
         set(block, 1.0);
         let mut values = vec![0.0; dtype.block_elements()];
         blocks::decode(dtype, block, &mut values).unwrap();

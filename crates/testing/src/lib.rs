@@ -1,9 +1,10 @@
-//! Golden models, and runs of a device over them. Shared with the tests of the other backends.
-#![allow(
-    unreachable_pub,
-    dead_code,
-    reason = "each test binary that includes this module uses a part of it"
-)]
+//! Golden models, random ones, devices with odd habits, and runs of a device over these.
+//!
+//! Only tests use it.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs, clippy::unwrap_used, reason = "test code")]
+
 use std::path::{Path, PathBuf};
 
 use trine_backend::reference::ReferenceDevice;
