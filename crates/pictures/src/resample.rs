@@ -171,23 +171,9 @@ fn narrow(row: &[u8], columns: &[Taps], narrowed: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// SplitMix64.
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }
-
-        /// Returns a side from 1 to 399, short ones as often as long ones.
-        fn side(&mut self) -> usize {
-            let share = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-            400_f64.powf(share) as usize
-        }
+    /// Returns a side from 1 to 399, short ones as often as long ones.
+    fn side(random: &mut fastrand::Rng) -> usize {
+        400_f64.powf(random.f64()) as usize
     }
 
     /// Joins the columns of (height, width, 3), each target with the whole source, in f64.
@@ -237,10 +223,10 @@ mod tests {
 
     #[test]
     fn random_sizes_are_near_the_definition() {
-        let mut random = Random(48);
+        let mut random = fastrand::Rng::with_seed(48);
         for round in 0..120 {
-            let [width, height, new_width, new_height] = [(); 4].map(|()| random.side());
-            let rgb: Vec<u8> = (0..width * height * 3).map(|_| random.next() as u8).collect();
+            let [width, height, new_width, new_height] = [(); 4].map(|()| side(&mut random));
+            let rgb: Vec<u8> = (0..width * height * 3).map(|_| random.u8(..)).collect();
             let filter = if round % 2 == 0 { Filter::Triangle } else { Filter::Cubic };
             let sizes = ((width, height), (new_width, new_height));
             let found = resize(&rgb, sizes.0, sizes.1, filter);

@@ -1,6 +1,7 @@
 //! Broken and hostile tokenizer files (bad-input list, rows 34 to 37).
 
 use crate::common::{as_gguf, json, read};
+use fastrand::Rng;
 use serde_json::{Value, json};
 use trine_text::{GgufVocabulary, Specials, TextError, Tokenizer};
 
@@ -155,18 +156,6 @@ fn a_merge_cannot_make_a_control_token() {
     assert!(!tokenizer.encode("Sj", Specials::AsText).unwrap().contains(&512));
 }
 
-/// A small seeded generator (Marsaglia's xorshift), so that every run is the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
-
 const SAMPLE: &str = "<bos><start_of_turn>user\n  Once upon a \u{1F600}\u{2581}\u{2581} time<end_of_turn>\n\n\n\u{0}";
 
 /// Whatever was accepted must also work.
@@ -183,20 +172,20 @@ fn exercise(tokenizer: &Tokenizer) {
 #[test]
 fn mutated_bytes_of_tokenizer_json() {
     let original = read("gguf/tokenizer-512/tokenizer.json");
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut random = Rng::with_seed(0x9E37_79B9_7F4A_7C15);
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..600 {
         let mut bytes = original.clone();
-        for _ in 0..=random.below(3) {
-            let place = random.below(bytes.len());
-            match random.below(5) {
-                0 => bytes[place] = random.below(256) as u8,
-                1 => bytes[place] = b"0123456789\"{}[],:-e."[random.below(20)],
-                2 => drop(bytes.drain(place..(place + random.below(40)).min(bytes.len()))),
+        for _ in 0..=random.usize(..3) {
+            let place = random.usize(..bytes.len());
+            match random.usize(..5) {
+                0 => bytes[place] = random.u8(..),
+                1 => bytes[place] = b"0123456789\"{}[],:-e."[random.usize(..20)],
+                2 => drop(bytes.drain(place..(place + random.usize(..40)).min(bytes.len()))),
                 3 => bytes.truncate(place.max(1)),
                 _ => {
                     let piece = bytes[place..(place + 30).min(bytes.len())].to_vec();
-                    let to = random.below(bytes.len());
+                    let to = random.usize(..bytes.len());
                     bytes.splice(to..to, piece);
                 }
             }
@@ -276,30 +265,26 @@ fn mutated_structure_of_tokenizer_json() {
 #[test]
 fn mutated_gguf_vocabularies() {
     let original = as_gguf("gguf/tokenizer-512");
-    let mut random = Random(7);
+    let mut random = Rng::with_seed(7);
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..400 {
         let mut vocabulary = original.clone();
-        for _ in 0..=random.below(3) {
-            let id = random.below(vocabulary.tokens.len());
-            match random.below(9) {
+        for _ in 0..=random.usize(..3) {
+            let id = random.usize(..vocabulary.tokens.len());
+            match random.usize(..9) {
                 0 => {
-                    vocabulary.tokens[id] =
-                        (0..random.below(6)).map(|_| random.below(256) as u8).collect()
+                    vocabulary.tokens[id] = (0..random.usize(..6)).map(|_| random.u8(..)).collect()
                 }
-                1 => vocabulary.tokens[id] = vocabulary.tokens[random.below(512)].clone(),
-                2 => vocabulary.token_types.as_mut().unwrap()[id] = random.below(9) as i32 - 1,
-                3 => {
-                    vocabulary.scores.as_mut().unwrap()[id] =
-                        f32::from_bits(random.below(1 << 32) as u32)
-                }
+                1 => vocabulary.tokens[id] = vocabulary.tokens[random.usize(..512)].clone(),
+                2 => vocabulary.token_types.as_mut().unwrap()[id] = random.usize(..9) as i32 - 1,
+                3 => vocabulary.scores.as_mut().unwrap()[id] = f32::from_bits(random.u32(..)),
                 4 => vocabulary.model = "gpt2".to_owned(),
-                5 => vocabulary.unknown = Some(random.below(600) as u32),
-                6 => vocabulary.bos = Some(random.below(600) as u32),
+                5 => vocabulary.unknown = Some(random.usize(..600) as u32),
+                6 => vocabulary.bos = Some(random.usize(..600) as u32),
                 7 => vocabulary.add_space_prefix = true,
                 _ => {
-                    vocabulary.merges.as_mut().unwrap()[random.below(100)] =
-                        "a b".repeat(random.below(3))
+                    vocabulary.merges.as_mut().unwrap()[random.usize(..100)] =
+                        "a b".repeat(random.usize(..3))
                 }
             }
         }

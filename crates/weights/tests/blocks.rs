@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use fastrand::Rng;
 use proptest::prelude::*;
 use trine_weights::{
     DType, SafetensorsFile, Tensor, WeightsError, blocks, fallback, quantize_tensor,
@@ -79,27 +80,10 @@ fn encoders_give_the_reference_bytes() {
 }
 
 /// A small generator, so that the inputs are the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1_u64 << 24) as f32
-    }
-
-    /// Returns a roughly normal number, with the heavier tails of trained weights.
-    fn weight(&mut self) -> f32 {
-        let bell = (0..6).map(|_| self.unit() - 0.5).sum::<f32>();
-        if self.next().is_multiple_of(50) { bell * 4.0 } else { bell }
-    }
+/// Returns a roughly normal number, with the heavier tails of trained weights.
+fn weight(random: &mut Rng) -> f32 {
+    let bell = (0..6).map(|_| random.f32() - 0.5).sum::<f32>();
+    if random.u8(..50) == 0 { bell * 4.0 } else { bell }
 }
 
 fn squared_error(a: &[f32], b: &[f32]) -> f64 {
@@ -154,8 +138,8 @@ fn naive_q6_k(block: &[f32]) -> Vec<f32> {
 
 #[test]
 fn searched_scales_beat_plain_rounding() {
-    let mut random = Random(7);
-    let input: Vec<f32> = (0..256 * 200).map(|_| random.weight() * 0.03).collect();
+    let mut random = Rng::with_seed(7);
+    let input: Vec<f32> = (0..256 * 200).map(|_| weight(&mut random) * 0.03).collect();
     let power: f64 = input.iter().map(|x| f64::from(*x).powi(2)).sum();
     for (dtype, naive, relative_limit) in
         [(DType::Q4K, naive_q4_k as fn(&[f32]) -> Vec<f32>, 0.090), (DType::Q6K, naive_q6_k, 0.025)]
@@ -247,8 +231,8 @@ fn rows_that_are_not_whole_blocks_fall_back() {
 
 #[test]
 fn tensors_are_quantised_row_by_row() {
-    let mut random = Random(3);
-    let values: Vec<f32> = (0..5 * 512).map(|_| random.weight()).collect();
+    let mut random = Rng::with_seed(3);
+    let values: Vec<f32> = (0..5 * 512).map(|_| weight(&mut random)).collect();
     let mut bytes = Vec::new();
     blocks::encode(DType::BF16, &values, &mut bytes).unwrap();
     let tensor = Tensor::from_owned("w", DType::BF16, &[5, 512], bytes).unwrap();
@@ -299,10 +283,10 @@ proptest! {
         exponent in -8_i32..4,
         seed: u64,
     ) {
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let scale = 10_f32.powi(exponent);
         let elements = block_count * dtype.block_elements();
-        let input: Vec<f32> = (0..elements).map(|_| (random.unit() * 2.0 - 1.0) * scale).collect();
+        let input: Vec<f32> = (0..elements).map(|_| (random.f32() * 2.0 - 1.0) * scale).collect();
         let output = round_trip(dtype, &input);
         let groups = input.chunks(dtype.block_elements()).zip(output.chunks(dtype.block_elements()));
         for (input, output) in groups {
@@ -322,16 +306,16 @@ proptest! {
         block_count in 0_usize..5,
     ) {
         let dtype = DType::ALL[index];
-        let mut random = Random(seed);
-        let bytes: Vec<u8> = (0..block_count * dtype.block_bytes()).map(|_| random.next() as u8).collect();
+        let mut random = Rng::with_seed(seed);
+        let bytes: Vec<u8> = (0..block_count * dtype.block_bytes()).map(|_| random.u8(..)).collect();
         let mut out = vec![0.0; block_count * dtype.block_elements()];
         prop_assert!(blocks::decode(dtype, &bytes, &mut out).is_ok());
     }
 
     #[test]
     fn float_formats_keep_what_they_hold(seed: u64, elements in 1_usize..300) {
-        let mut random = Random(seed);
-        let input: Vec<f32> = (0..elements).map(|_| random.weight()).collect();
+        let mut random = Rng::with_seed(seed);
+        let input: Vec<f32> = (0..elements).map(|_| weight(&mut random)).collect();
         prop_assert_eq!(&round_trip(DType::F32, &input), &input);
         for (dtype, relative) in [(DType::F16, 1.0 / 2048.0), (DType::BF16, 1.0 / 256.0)] {
             let once = round_trip(dtype, &input);

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use support::{Raw, entry, goldens, row, string};
 use trine_weights::{Checkpoint, Metadata, blocks, gguf};
 
@@ -66,26 +67,9 @@ const CONSTANT_BYTES: usize = 256 << 10;
 /// The longest time of one load, on a machine that is busy with other work.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-
-    fn range(&mut self, limit: usize, length_max: usize) -> std::ops::Range<usize> {
-        let start = self.below(limit);
-        start..(start + 1 + self.below(length_max)).min(limit)
-    }
+fn range(random: &mut Rng, limit: usize, length_max: usize) -> std::ops::Range<usize> {
+    let start = random.usize(..limit.max(1));
+    start..(start + random.usize(1..=length_max)).min(limit)
 }
 
 /// A real file whose header is damaged.
@@ -171,7 +155,7 @@ fn small_gguf() -> Vec<u8> {
 }
 
 /// Returns integers that overflow, wrap, or point just beyond something.
-fn extreme(random: &mut Random, file_bytes: u64) -> u64 {
+fn extreme(random: &mut Rng, file_bytes: u64) -> u64 {
     let choices = [
         0,
         1,
@@ -187,62 +171,62 @@ fn extreme(random: &mut Random, file_bytes: u64) -> u64 {
         file_bytes,
         file_bytes + 1,
         file_bytes - 1,
-        random.next(),
-        random.next() & 0xffff,
+        random.u64(..),
+        random.u64(..0x1_0000),
     ];
-    choices[random.below(choices.len())]
+    choices[random.usize(..choices.len())]
 }
 
 const KINDS: [&str; 7] =
     ["bit flip", "extreme integer", "cut", "splice", "duplicate", "delete", "swap"];
 
 /// Returns a damaged header and the length of the whole file.
-fn damage(random: &mut Random, kind: &str, source: &Source, other: &[u8]) -> (Vec<u8>, u64) {
+fn damage(random: &mut Rng, kind: &str, source: &Source, other: &[u8]) -> (Vec<u8>, u64) {
     let mut bytes = source.header.clone();
     let file_bytes = bytes.len() as u64 + source.data_bytes;
-    let place = |random: &mut Random| {
-        if random.below(2) == 0 {
-            source.hot.start + random.below(source.hot.len())
+    let place = |random: &mut Rng| {
+        if random.usize(..2) == 0 {
+            source.hot.start + random.usize(..source.hot.len())
         } else {
-            random.below(source.header.len())
+            random.usize(..source.header.len())
         }
     };
     match kind {
         "bit flip" => {
-            for _ in 0..=random.below(3) {
-                bytes[place(random)] ^= 1 << random.below(8);
+            for _ in 0..=random.usize(..3) {
+                bytes[place(random)] ^= 1 << random.usize(..8);
             }
         }
         "extreme integer" => {
             // Sizes and counts are at the start and in the table.
-            let at = if random.below(4) == 0 { random.below(32) } else { place(random) };
-            let width = [1, 2, 4, 8][random.below(4)];
+            let at = if random.usize(..4) == 0 { random.usize(..32) } else { place(random) };
+            let width = [1, 2, 4, 8][random.usize(..4)];
             let value = extreme(random, file_bytes).to_le_bytes();
             let end = (at + width).min(bytes.len());
             bytes[at..end].copy_from_slice(&value[..end - at]);
         }
         "cut" => {
-            let length = random.next() % file_bytes;
+            let length = random.u64(..file_bytes);
             bytes.truncate(usize::try_from(length).unwrap());
             return (bytes, length);
         }
         "splice" => {
-            let from = random.range(other.len(), 200);
+            let from = range(random, other.len(), 200);
             let at = place(random);
             let end = (at + from.len()).min(bytes.len());
             bytes[at..end].copy_from_slice(&other[from][..end - at]);
         }
         "duplicate" => {
-            let range = random.range(bytes.len(), 300);
+            let range = range(random, bytes.len(), 300);
             let copy = bytes[range.clone()].to_vec();
             bytes.splice(range.end..range.end, copy);
         }
         "delete" => {
-            let range = random.range(bytes.len(), 300);
+            let range = range(random, bytes.len(), 300);
             bytes.drain(range);
         }
         "swap" => {
-            let (a, b, length) = (place(random), place(random), 1 + random.below(16));
+            let (a, b, length) = (place(random), place(random), 1 + random.usize(..16));
             for i in 0..length {
                 if a + i < bytes.len() && b + i < bytes.len() {
                     bytes.swap(a + i, b + i);
@@ -353,7 +337,7 @@ fn damaged_files_give_errors_or_sound_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let sources = sources(folder.path());
     let mut report = Report::default();
-    let mut random = Random(20_251);
+    let mut random = Rng::with_seed(20_251);
     for (index, source) in sources.iter().enumerate() {
         write(source, &source.header, source.header.len() as u64 + source.data_bytes);
         walk(&Checkpoint::open(&source.open).unwrap());

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use fastrand::Rng;
 use trine_npu::descriptor::{MemoryDescriptor, ShimDescriptor};
 use trine_npu::generate::Kernel;
 use trine_npu::registers::{
@@ -18,7 +19,7 @@ use trine_npu::txn::{Action, MaskForm, Operation, Stream};
 use trine_npu_model::{Array, Behaviour, Overlay, Task as Command, Tiles, Trap};
 
 use crate::int8::Case;
-use crate::support::{Memory, Numbers, run, stream};
+use crate::support::{Memory, random_bytes, run, stream};
 use crate::{int4, int8};
 
 pub(crate) const KERNEL: Kernel = Kernel::Int8 { m: 8, k: 2048, n: 2048 };
@@ -194,9 +195,9 @@ fn a_and_w_in_each_others_place_are_no_product() {
     let outcome = run(&mut Tiles::new(1), Behaviour::Int8, &stream(KERNEL), &mut memory);
     assert!(outcome.is_err(), "{outcome:?}");
     // Both are as long as W.
-    let mut numbers = Numbers(2);
+    let mut numbers = Rng::with_seed(2);
     let (k, n) = (2048, 2048);
-    let long = numbers.bytes(k * n);
+    let long = random_bytes(&mut numbers, k * n);
     let mut memory = case().memory(8);
     memory.buffers[1].extend(&long);
     let mut swapped = memory.clone();

@@ -1,10 +1,11 @@
 //! Products of bf16 and weights in 4 bits, through all tiles.
 
+use fastrand::Rng;
 use trine_npu::generate::Kernel;
 use trine_npu::layout::int4::{self, Product, Weights, to_bf16};
 use trine_npu_model::{Behaviour, Overlay, Tiles, Trap};
 
-use crate::support::{Memory, Numbers, run, stream};
+use crate::support::{Memory, random_bytes, run, stream};
 
 /// The most rows of A of a stream.
 const ROWS: usize = 32;
@@ -21,13 +22,13 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn new(k: usize, n: usize, group: usize, rows: usize, seed: u64) -> Self {
-        let mut numbers = Numbers(seed);
+        let mut numbers = Rng::with_seed(seed);
         let mut nibbles = |count: usize| -> Vec<u8> {
-            numbers.bytes(count).into_iter().map(|byte| byte & 15).collect()
+            random_bytes(&mut numbers, count).into_iter().map(|byte| byte & 15).collect()
         };
         let (values, zeros) = (nibbles(k * n), nibbles(k / group * n));
         let mut floats = |count: usize, size: f32| -> Vec<u16> {
-            let bytes = numbers.bytes(2 * count);
+            let bytes = random_bytes(&mut numbers, 2 * count);
             let number = |pair: &[u8]| f32::from(i16::from_le_bytes([pair[0], pair[1]])) / 32768.0;
             bytes.chunks_exact(2).map(|pair| to_bf16(size * number(pair))).collect()
         };

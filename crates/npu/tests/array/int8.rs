@@ -1,11 +1,12 @@
 //! Products of whole numbers, through all tiles.
 
+use fastrand::Rng;
 use trine_npu::generate::Kernel;
 use trine_npu::layout;
 use trine_npu::tile::Tile;
 use trine_npu_model::{Behaviour, Overlay, Tiles, Trap};
 
-use crate::support::{Memory, Numbers, run, stream};
+use crate::support::{Memory, random_bytes, run, stream};
 
 /// The most rows of A of a stream.
 const ROWS: usize = 64;
@@ -22,9 +23,9 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn new(k: usize, n: usize, rows: usize, seed: u64) -> Self {
-        let mut numbers = Numbers(seed);
+        let mut numbers = Rng::with_seed(seed);
         let mut take = |count| -> Vec<i8> {
-            numbers.bytes(count).into_iter().map(|byte| byte as i8).collect()
+            random_bytes(&mut numbers, count).into_iter().map(|byte| byte as i8).collect()
         };
         let (activations, weights) = (take(rows * k), take(k * n));
         let product = layout::product(k, n, &activations, &weights);

@@ -61,20 +61,6 @@ pub(crate) fn stream(kernel: Kernel) -> Stream {
     generate::stream(kernel).unwrap()
 }
 
-/// Random numbers (SplitMix64).
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let words = std::iter::repeat_with(|| self.word().to_le_bytes());
-        words.take(count.div_ceil(8)).flatten().take(count).collect()
-    }
+pub(crate) fn random_bytes(random: &mut fastrand::Rng, count: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| random.u8(..)).take(count).collect()
 }
