@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 
-use super::chain;
 use super::device::{next_ending, pass, set_stage};
 use super::machine::{Fault, Machine};
 use super::objects::{Buffer, Command, Context, Export, State, Timeline};
@@ -315,7 +314,6 @@ fn execute(
         pass(state, ending);
     }
     set_stage(state, file, packet, Stage::New);
-    let commands = chain::length(state, file, packet);
     let submitted = state.now;
     let fault = state.faults.pop_front().unwrap_or(Fault::Works);
     let client = state.client(file)?;
@@ -324,7 +322,7 @@ fn execute(
     timeline.submitted += 1;
     let context = client.contexts.get_mut(&value.hwctx).ok_or(Errno::EINVAL)?;
     context.submissions += 1;
-    context.queue.push_back(Command { point, packet, buffers, commands, submitted, fault });
+    context.queue.push_back(Command { point, packet, buffers, submitted, fault });
     value.seq = point;
     Ok(())
 }

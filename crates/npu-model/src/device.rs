@@ -5,10 +5,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::array::{DeviceMemory, Task, Trap};
-use super::chain::{self, Work, Works};
 use super::machine::{Fault, Machine};
 use super::memory::Memory;
 use super::objects::{Command, State};
+use super::packets::{self, Work};
 use trine_npu::packet::State as Stage;
 
 /// How a packet has ended.
@@ -16,13 +16,11 @@ struct Ending {
     stage: Stage,
     /// Whether the driver counts it, as it does with what fails too.
     is_counted: bool,
-    /// The command of a chain that failed, if it is known.
-    failed: Option<u32>,
 }
 
 impl Ending {
     const fn of(stage: Stage) -> Self {
-        Self { stage, is_counted: true, failed: None }
+        Self { stage, is_counted: true }
     }
 }
 
@@ -49,7 +47,7 @@ pub(super) fn next_ending(state: &State) -> Option<(Duration, i32, u32)> {
                 Fault::Hangs => state.machine.command_time_max,
                 Fault::Takes(time) => time.min(state.machine.command_time_max),
                 Fault::Aborted => Duration::ZERO,
-                _ => state.machine.command_time * command.commands,
+                _ => state.machine.command_time,
             };
             endings.push((start + lasts, *file, *handle));
         }
@@ -98,7 +96,7 @@ fn finish(
 ) {
     set_stage(state, file, command.packet, ending.stage);
     if ending.stage.is_final() && ending.stage != Stage::Completed {
-        chain::spoil(state, file, command.packet, ending.failed);
+        packets::spoil(state, file, command.packet);
     }
     let client = state.clients.get_mut(&file).expect("it has a command");
     if let Some(timeline) = client.timelines.get_mut(&handle) {
@@ -134,7 +132,7 @@ fn carry_out(state: &mut State, file: i32, handle: u32, command: &Command) -> En
         Fault::Hangs => return Ending::of(Stage::Timeout),
         Fault::Takes(time) if time >= limit => return Ending::of(Stage::Timeout),
         Fault::Dropped => {
-            return Ending { is_counted: false, ..Ending::of(Stage::Completed) };
+            return Ending { is_counted: false, stage: Stage::Completed };
         }
         Fault::DroppedAndCounted => return Ending::of(Stage::Completed),
         Fault::Fails => return Ending::of(Stage::Error),
@@ -142,33 +140,18 @@ fn carry_out(state: &mut State, file: i32, handle: u32, command: &Command) -> En
         Fault::NoResponse => return Ending::of(Stage::NoResponse),
         Fault::Unfinished => return Ending::of(Stage::Running),
         Fault::Works | Fault::Takes(_) | Fault::Uncounted | Fault::StopsAfter(_) => {}
-        Fault::FailsAt(_) | Fault::DropsAt(_) => {}
     }
     let units = context(state, file, handle).units.clone();
-    let Some(Works { list, is_chain }) = chain::decode(state, file, command.packet, units.len())
-    else {
+    let Some(work) = packets::decode(state, file, command.packet, units.len()) else {
         return Ending::of(Stage::Abort);
     };
-    let may_drop = is_chain && chain::may_drop(state);
-    for (index, work) in (0..).zip(list) {
-        match command.fault {
-            Fault::FailsAt(at) if at == index => {
-                return Ending { failed: Some(index), ..Ending::of(Stage::Error) };
-            }
-            Fault::DropsAt(at) if at == index && may_drop => {}
-            _ => {
-                let stage = run(state, file, command, &units, work);
-                if stage != Stage::Completed {
-                    return Ending { failed: Some(index), ..Ending::of(stage) };
-                }
-            }
+    match run(state, file, command, &units, work) {
+        Stage::Completed => {
+            let is_counted = command.fault != Fault::Uncounted;
+            Ending { is_counted, stage: Stage::Completed }
         }
+        stage => Ending::of(stage),
     }
-    if let Fault::FailsAt(at) = command.fault {
-        return Ending { failed: Some(at), ..Ending::of(Stage::Error) };
-    }
-    let is_counted = command.fault != Fault::Uncounted;
-    Ending { is_counted, ..Ending::of(Stage::Completed) }
 }
 
 /// Lets the array do one command, and returns how it has ended.

@@ -16,7 +16,7 @@
 //! | `array.rs` | what the array does with a command, operation by operation |
 //! | `container.rs` | an xclbin for it |
 //! | `device.rs` | commands over time |
-//! | `chain.rs` | packets, and lists of them |
+//! | `packets.rs` | packets |
 //! | `calls.rs` | ioctls and their errors |
 //!
 //! Not modelled: debug buffers; buffers made of the process's own pages.
@@ -25,13 +25,13 @@
 
 mod array;
 mod calls;
-mod chain;
 mod container;
 mod device;
 mod files;
 mod machine;
 mod memory;
 mod objects;
+mod packets;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

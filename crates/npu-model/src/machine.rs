@@ -134,12 +134,6 @@ pub enum Fault {
     StopsAfter(u64),
     /// It fails.
     Fails,
-    /// A chain fails at this command, from 0; those before it are done. After its last command this
-    /// is an index that no command has.
-    FailsAt(u32),
-    /// A chain is reported as done, and this command of it was not done. Only with protocol 5.8 or
-    /// later: the message for chains of before is not known to drop any.
-    DropsAt(u32),
     /// The driver gives it up at once.
     Aborted,
     /// The device does not answer.

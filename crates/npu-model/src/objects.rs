@@ -26,8 +26,6 @@ pub(super) struct Command {
     pub(super) point: u64,
     pub(super) packet: u32,
     pub(super) buffers: Vec<u32>,
-    /// How many commands the packet stands for: those of a chain, else 1.
-    pub(super) commands: u32,
     pub(super) submitted: Duration,
     pub(super) fault: Fault,
 }

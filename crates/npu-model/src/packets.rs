@@ -1,9 +1,7 @@
-//! Packets as the driver reads them: single commands, and chains of them.
+//! Packets as the driver reads them.
 
 use super::objects::State;
-use trine_npu::packet::{
-    CHAIN_BYTES, CHAIN_ERROR_WORD, Header, OPCODE_TRANSACTION, Opcode, PAYLOAD_WORDS_MAX, chained,
-};
+use trine_npu::packet::{Header, OPCODE_TRANSACTION, Opcode, PAYLOAD_WORDS_MAX};
 use trine_npu::uapi;
 
 /// What a packet asks for.
@@ -14,18 +12,12 @@ pub(super) struct Work {
     pub(super) arguments: Vec<u64>,
 }
 
-/// The commands of a packet.
-pub(super) struct Works {
-    pub(super) list: Vec<Work>,
-    pub(super) is_chain: bool,
-}
-
 /// How the driver hands commands on. It follows from the firmware's protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Messages {
     /// 5.7: commands of compute units only.
     Units,
-    /// 5.8 or later (`CHAIN_EXEC_NPU` for chains): `START_NPU` too.
+    /// 5.8 or later: `START_NPU` too.
     Npu,
 }
 
@@ -38,20 +30,9 @@ impl Messages {
         match opcode {
             Opcode::StartCu => true,
             Opcode::StartNpu => self == Self::Npu,
-            Opcode::StartDpu | Opcode::Chain => false,
+            Opcode::StartDpu => false,
         }
     }
-}
-
-/// Returns whether the firmware may drop commands of a chain and report them as done.
-pub(super) fn may_drop(state: &State) -> bool {
-    Messages::of(state) == Messages::Npu
-}
-
-/// Returns how many commands a packet stands for.
-pub(super) fn length(state: &State, file: i32, packet: u32) -> u32 {
-    let words = words(state, file, packet).unwrap_or_default();
-    chained(&words).map_or(1, |commands| commands.len() as u32)
 }
 
 /// Returns the words of a packet as the process sees them, which is as the kernel does.
@@ -68,29 +49,8 @@ fn words(state: &State, file: i32, packet: u32) -> Option<Vec<u32>> {
 
 /// Reads a packet as the driver does, for a context of `units` compute units. `None` for what it or
 /// the firmware refuses.
-pub(super) fn decode(state: &State, file: i32, packet: u32, units: usize) -> Option<Works> {
+pub(super) fn decode(state: &State, file: i32, packet: u32, units: usize) -> Option<Work> {
     let words = words(state, file, packet)?;
-    let header = Header::decode(*words.first()?)?;
-    if header.opcode != Opcode::Chain {
-        return Some(Works { list: vec![single(state, &words, units)?.0], is_chain: false });
-    }
-    let mut list = Vec::new();
-    let mut opcodes = Vec::new();
-    let mut bytes = 0;
-    for handle in chained(&words)? {
-        let command = self::words(state, file, handle)?;
-        let (work, opcode, payload) = single(state, &command, units)?;
-        // A slot of the device's buffer for the chain.
-        bytes += 68 + 4 * payload;
-        list.push(work);
-        opcodes.push(opcode);
-    }
-    let is_one_kind = opcodes.windows(2).all(|pair| pair[0] == pair[1]);
-    (is_one_kind && bytes <= CHAIN_BYTES).then_some(Works { list, is_chain: true })
-}
-
-/// Reads the packet of a single command: what it asks for, its opcode, its words of payload.
-fn single(state: &State, words: &[u32], units: usize) -> Option<(Work, Opcode, usize)> {
     let header = Header::decode(*words.first()?)?;
     let count = usize::from(header.count);
     let payload = words.get(2..1 + count)?;
@@ -116,13 +76,12 @@ fn single(state: &State, words: &[u32], units: usize) -> Option<(Work, Opcode, u
         return None;
     }
     let arguments = (first..payload.len()).step_by(2).map(pair).collect::<Option<Vec<u64>>>()?;
-    let work = Work { unit, instructions, instruction_bytes, arguments };
-    Some((work, header.opcode, payload.len()))
+    Some(Work { unit, instructions, instruction_bytes, arguments })
 }
 
 /// Overwrites a packet that did not end well, as the driver does: what comes after the header is
-/// filled, and a chain gets the index of the command that failed, if it is known.
-pub(super) fn spoil(state: &mut State, file: i32, packet: u32, failed: Option<u32>) {
+/// filled.
+pub(super) fn spoil(state: &mut State, file: i32, packet: u32) {
     let Some(words) = words(state, file, packet) else { return };
     let Some(buffer) = state.clients.get(&file).and_then(|client| client.buffers.get(&packet))
     else {
@@ -132,10 +91,6 @@ pub(super) fn spoil(state: &mut State, file: i32, packet: u32, failed: Option<u3
     let count =
         words.first().and_then(|word| Header::decode(*word)).map_or(0, |header| header.count);
     let count = usize::from(count).min(words.len().saturating_sub(1));
-    let is_chain = chained(&words).is_some();
     let Some(memory) = state.memories.get_mut(&buffer.memory) else { return };
     memory.write_process(start + 4, &vec![0xff; 4 * count]);
-    if let Some(failed) = failed.filter(|_| is_chain) {
-        memory.write_process(start + 4 * CHAIN_ERROR_WORD, &failed.to_le_bytes());
-    }
 }

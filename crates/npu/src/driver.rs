@@ -15,15 +15,13 @@
 //! given up or is not answered ends the use of the NPU for the process: every later call returns
 //! [`DriverError::Quarantined`].
 //!
-//! Commands are submitted one by one. [`Context::execute_chained`] submits lists of them, which one
-//! firmware was seen to drop parts of.
+//! Commands are submitted one by one: one firmware was seen to drop parts of lists of them.
 //!
 //! Everything is given back to the kernel when it is dropped, whatever has failed; in quarantine
 //! nothing is, until the process ends. What the device still writes then lands in memory that
 //! nothing else has.
 
 mod buffer;
-mod chain;
 mod context;
 mod contexts;
 mod device;

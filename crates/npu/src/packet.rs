@@ -6,16 +6,6 @@ pub const PAYLOAD_WORDS_MAX: usize = 19;
 /// Words of a payload before the buffers: opcode, address and length of the instructions.
 const PREFIX_WORDS: usize = 5;
 
-/// Bytes of the device's memory for the commands of a chain.
-pub const CHAIN_BYTES: usize = 4096;
-/// Bytes that each takes there besides its payload.
-const CHAIN_SLOT_BYTES: usize = 68;
-/// Words of a chain after its header: how many commands, the first to submit, the one that failed,
-/// three that are reserved. Then come the commands' buffer objects, two words each.
-const CHAIN_WORDS: usize = 6;
-/// The word of a chain's packet in which the driver tells which command has failed.
-pub const CHAIN_ERROR_WORD: usize = 3;
-
 /// The opcode of the payload for a transaction stream as it is.
 pub const OPCODE_TRANSACTION: u64 = 3;
 
@@ -84,8 +74,6 @@ pub enum Opcode {
     StartCu = 0,
     /// Run instructions of a DPU.
     StartDpu = 18,
-    /// Run a list of packets.
-    Chain = 19,
     /// Run instructions of an NPU.
     StartNpu = 20,
 }
@@ -97,7 +85,6 @@ impl Opcode {
         Some(match number {
             0 => Self::StartCu,
             18 => Self::StartDpu,
-            19 => Self::Chain,
             20 => Self::StartNpu,
             _ => return None,
         })
@@ -180,43 +167,6 @@ pub fn start_transaction(address: u64, words: u32, buffers: &[u64]) -> Option<Ve
     Some(packet)
 }
 
-/// Returns how many commands a chain can have, each with up to `payload_words` words of payload.
-#[must_use]
-pub const fn chain_commands_max(payload_words: usize) -> usize {
-    CHAIN_BYTES / (CHAIN_SLOT_BYTES + 4 * payload_words)
-}
-
-/// Returns the words of a packet that runs others, given by their buffer objects, one after the
-/// other. They all have the same opcode. Unlike others it has no mask of compute units. `None` for
-/// more commands than the device has memory for, or for none.
-#[must_use]
-pub fn chain(commands: &[u32]) -> Option<Vec<u32>> {
-    if commands.is_empty() || commands.len() > chain_commands_max(0) {
-        return None;
-    }
-    let count = CHAIN_WORDS + 2 * commands.len();
-    let mut packet = vec![0; 1 + CHAIN_WORDS];
-    packet[0] = Header::new(Opcode::Chain, count as u16).encode();
-    packet[1] = commands.len() as u32;
-    packet.extend(commands.iter().flat_map(|command| [*command, 0]));
-    Some(packet)
-}
-
-/// Returns the buffer objects of a chain's commands from the words of its packet. `None` if it is
-/// no chain, or contradicts itself.
-#[must_use]
-pub fn chained(packet: &[u32]) -> Option<Vec<u32>> {
-    let header = Header::decode(*packet.first()?)?;
-    let commands = *packet.get(1)? as usize;
-    let count = commands.checked_mul(2)?.checked_add(CHAIN_WORDS)?;
-    let is_chain = header.opcode == Opcode::Chain && header.custom == 0;
-    if !is_chain || commands == 0 || count != usize::from(header.count) {
-        return None;
-    }
-    let handles = packet.get(1 + CHAIN_WORDS..=count)?.chunks_exact(2);
-    handles.map(|pair| (pair[1] == 0).then_some(pair[0])).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,33 +192,6 @@ mod tests {
         assert_eq!(packet[1..], [1, 3, 0, 2, 1, 9, 0x40, 0, 0x50, 0]);
         let count = Header::decode(packet[0]).unwrap().count;
         assert_eq!(usize::from(count), packet.len() - 1);
-    }
-
-    #[test]
-    fn a_chain_names_its_commands() {
-        let packet = chain(&[7, 9]).unwrap();
-        assert_eq!(packet[1..], [2, 0, 0, 0, 0, 0, 7, 0, 9, 0]);
-        let header = Header::decode(packet[0]).unwrap();
-        assert_eq!((header.opcode, usize::from(header.count)), (Opcode::Chain, 10));
-        assert_eq!(chained(&packet), Some(vec![7, 9]));
-        assert_eq!(chain(&[]), None);
-        assert!(chain(&[1; 60]).is_some() && chain(&[1; 61]).is_none());
-        // A command with six buffers has 17 words of payload.
-        assert_eq!(chain_commands_max(payload_words(6)), 30);
-    }
-
-    #[test]
-    fn a_chain_that_contradicts_itself_is_none() {
-        let good = chain(&[7, 9]).unwrap();
-        for (word, value) in [(0, good[0] ^ 1 << 12), (0, 1), (1, 0), (1, 3), (1, u32::MAX), (8, 1)]
-        {
-            let mut packet = good.clone();
-            packet[word] = value;
-            assert_eq!(chained(&packet), None, "word {word} {value:#x}");
-        }
-        for length in 0..good.len() {
-            assert_eq!(chained(&good[..length]), None, "{length} words");
-        }
     }
 
     #[test]

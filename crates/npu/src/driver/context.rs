@@ -41,11 +41,6 @@ impl<S: Sys> Program<S> {
         let (contract, family) = (stream.contract().clone(), stream.family());
         Ok(Self { block, words, contract, family })
     }
-
-    /// Returns how many buffers its command has.
-    pub(super) fn slots(&self) -> usize {
-        self.contract.slots
-    }
 }
 
 /// A command: a program with its buffers.
@@ -90,30 +85,13 @@ impl<S: Sys> Executed<S> {
 /// The one hardware context of a process.
 #[derive(Debug)]
 pub struct Context<S: Sys> {
-    pub(super) hardware: Hardware<S>,
+    hardware: Hardware<S>,
     columns: u8,
     family: Family,
     /// One for each command in flight.
     packets: Vec<Mapped<S>>,
-    /// Made with the first chain.
-    pub(super) chain: Option<ChainPackets<S>>,
     /// The kernel's cores. It is there as long as the context.
     _cores: Block<S>,
-}
-
-/// Packets of a chain and of its commands.
-#[derive(Debug)]
-pub(super) struct ChainPackets<S: Sys> {
-    pub(super) own: Mapped<S>,
-    pub(super) commands: Vec<Mapped<S>>,
-}
-
-impl<S: Sys> ChainPackets<S> {
-    /// Makes packets for chains of up to `commands` commands.
-    pub(super) fn new(handle: &Arc<Handle<S>>, commands: usize) -> Result<Self, DriverError> {
-        let commands: Result<_, _> = (0..commands).map(|_| packet(handle)).collect();
-        Ok(Self { own: packet(handle)?, commands: commands? })
-    }
 }
 
 /// Makes room for a packet.
@@ -137,19 +115,11 @@ fn check_results<S: Sys>(runs: &[Run<'_, S>]) -> Result<(), DriverError> {
 }
 
 /// A command in flight.
-pub(super) struct Flight<S: Sys> {
-    pub(super) point: u64,
-    pub(super) packet: usize,
-    pub(super) result: PoisonedBuffer<S>,
-    pub(super) result_bytes: u64,
-}
-
-/// A command whose packet is written.
-pub(super) struct Prepared<S: Sys> {
-    /// Buffer objects that it uses.
-    pub(super) handles: Vec<u32>,
-    pub(super) result: PoisonedBuffer<S>,
-    pub(super) result_bytes: u64,
+struct Flight<S: Sys> {
+    point: u64,
+    packet: usize,
+    result: PoisonedBuffer<S>,
+    result_bytes: u64,
 }
 
 impl<S: Sys> Context<S> {
@@ -171,7 +141,7 @@ impl<S: Sys> Context<S> {
         hardware.configure(cores.object.number)?;
         let packets = (0..uapi::COMMANDS_IN_FLIGHT).map(|_| packet(device.handle()));
         let packets = packets.collect::<Result<_, _>>()?;
-        Ok(Self { hardware, columns, family, packets, chain: None, _cores: cores })
+        Ok(Self { hardware, columns, family, packets, _cores: cores })
     }
 
     /// Carries out commands in their order, up to four in flight, and returns their results.
@@ -189,20 +159,6 @@ impl<S: Sys> Context<S> {
     ///   device did not do what was reported as done. Since it may do it later, the NPU is in
     ///   quarantine from then on.
     pub fn execute(&mut self, runs: Vec<Run<'_, S>>) -> Result<Vec<Executed<S>>, DriverError> {
-        self.carry_out(runs, Self::fly)
-    }
-
-    /// Carries out commands that `fly` submits and waits for; returns results that are the NPU's.
-    pub(super) fn carry_out<'a>(
-        &mut self,
-        runs: Vec<Run<'a, S>>,
-        fly: impl FnOnce(
-            &Self,
-            Vec<Run<'a, S>>,
-            &mut VecDeque<Flight<S>>,
-            &mut Vec<Flight<S>>,
-        ) -> Result<(), DriverError>,
-    ) -> Result<Vec<Executed<S>>, DriverError> {
         self.hardware.handle.check_quarantine()?;
         for run in &runs {
             self.check(run)?;
@@ -211,7 +167,7 @@ impl<S: Sys> Context<S> {
         let (before, taken) = (self.hardware.completions()?, self.hardware.submissions());
         let mut flying = VecDeque::new();
         let mut done = Vec::new();
-        let outcome = fly(self, runs, &mut flying, &mut done);
+        let outcome = self.fly(runs, &mut flying, &mut done);
         if outcome.is_err() && self.hardware.handle.check_quarantine().is_ok() {
             // What was submitted uses buffers that are about to go. In quarantine they stay.
             while let Some(flight) = flying.pop_front() {
@@ -333,12 +289,9 @@ impl<S: Sys> Context<S> {
         Ok(())
     }
 
-    /// Writes the packet of a command.
-    pub(super) fn prepare(
-        &self,
-        packet: &Mapped<S>,
-        run: Run<'_, S>,
-    ) -> Result<Prepared<S>, DriverError> {
+    /// Writes the packet of a command and submits it.
+    fn submit(&self, packet: usize, run: Run<'_, S>) -> Result<Flight<S>, DriverError> {
+        let mapped = &self.packets[packet];
         let Run { program, inputs, result } = run;
         let mut addresses = vec![0; program.contract.slots];
         let mut handles = vec![program.block.object.number, result.mapped().object.number];
@@ -354,19 +307,13 @@ impl<S: Sys> Context<S> {
         let packet_words =
             packet::start_transaction(program.block.device_address, program.words, &addresses)
                 .ok_or_else(|| call(Errno::E2BIG))?;
-        packet.write(0, &words(&packet_words)).map_err(&call)?;
-        Ok(Prepared { handles, result, result_bytes: written.bytes })
-    }
-
-    fn submit(&self, packet: usize, run: Run<'_, S>) -> Result<Flight<S>, DriverError> {
-        let mapped = &self.packets[packet];
-        let Prepared { mut handles, result, result_bytes } = self.prepare(mapped, run)?;
+        mapped.write(0, &words(&packet_words)).map_err(&call)?;
         // A buffer may be two arguments, and the kernel is to pin it once.
         handles.sort_unstable();
         handles.dedup();
         let call = DriverError::call("submit a command to the NPU");
         let point = self.hardware.submit(mapped.object.number, &mut handles).map_err(call)?;
-        Ok(Flight { point, packet, result, result_bytes })
+        Ok(Flight { point, packet, result, result_bytes: written.bytes })
     }
 
     /// Waits for a command and reads how it ended.

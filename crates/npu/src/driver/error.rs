@@ -148,20 +148,6 @@ pub enum DriverError {
         /// The state in which the command ended.
         state: State,
     },
-    /// A chain ended in another way than by being completed.
-    #[error(
-        "a chain of {commands} commands on the NPU ended as {state:?}{}. {}",
-        command.map_or_else(String::new, |index| format!(" at command {index}, counted from 0")),
-        failed_remedy(*state)
-    )]
-    ChainFailed {
-        /// The state in which the chain ended.
-        state: State,
-        /// The number of its commands.
-        commands: usize,
-        /// Which of them failed, from 0, where the driver tells it.
-        command: Option<usize>,
-    },
     /// A packet has no known state.
     #[error("a command's packet begins with {word:#010x}, which is no state. {RESTART}")]
     BadPacket {
@@ -170,10 +156,10 @@ pub enum DriverError {
     },
     /// The driver did not count the submissions.
     #[error(
-        "{submitted} commands or chains were reported as done, and the NPU's driver counted {counted}: no result is used. {REPORT}"
+        "{submitted} commands were reported as done, and the NPU's driver counted {counted}: no result is used. {REPORT}"
     )]
     NotCounted {
-        /// Commands, or chains of them.
+        /// Commands.
         submitted: u64,
         /// The number by which the counter rose.
         counted: i128,
@@ -300,7 +286,6 @@ mod tests {
             E::Overrun { first: 0 },
             E::StandIn { family: Family::Int8 },
             E::OtherCores { program: Family::Int8, cores: Family::Int4 },
-            E::ChainFailed { state, commands: 3, command: Some(1) },
             E::UnclearCounter,
         ];
         let index = |error: &DriverError| match error {
@@ -325,8 +310,7 @@ mod tests {
             E::Overrun { .. } => 18,
             E::StandIn { .. } => 19,
             E::OtherCores { .. } => 20,
-            E::ChainFailed { .. } => 21,
-            E::UnclearCounter => 22,
+            E::UnclearCounter => 21,
         };
         assert!(errors.iter().map(index).eq(0..errors.len()));
         errors

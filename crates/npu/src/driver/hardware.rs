@@ -34,7 +34,7 @@ pub(super) struct Hardware<S: Sys> {
     /// The process that the driver lists the context for, by the kernel's own number: in a
     /// container the process knows itself by another.
     process: i64,
-    /// The commands and chains that the driver has taken.
+    /// The commands that the driver has taken.
     submissions: AtomicU64,
 }
 
@@ -157,7 +157,7 @@ impl<S: Sys> Hardware<S> {
         Err(error)
     }
 
-    /// Returns how many commands and chains the driver has taken.
+    /// Returns how many commands the driver has taken.
     pub(super) fn submissions(&self) -> u64 {
         self.submissions.load(Ordering::Relaxed)
     }

@@ -146,35 +146,29 @@ fn nothing_is_made_in_quarantine() {
 
 #[test]
 fn a_panic_while_a_command_is_in_flight_keeps_its_buffers() {
-    for is_chain in [false, true] {
-        let inner = model(Machine::default());
-        let waits = Arc::new(AtomicUsize::new(0));
-        let ioctl = move |model: &ModelSys,
-                          file: File,
-                          number: u32,
-                          argument: &mut [u8],
-                          pointed: &mut [Pointed<'_>]| {
-            let is_second = number == abi::TIMELINE_WAIT && waits.fetch_add(1, Relaxed) == 1;
-            assert!(!is_second, "a panic for this test");
-            model.ioctl(file, number, argument, pointed)
-        };
-        let sys = Changed { ioctl: Arc::new(ioctl), ..Changed::of(inner.clone()) };
-        let mut bench = Bench::new(sys, 0).unwrap();
-        bench.run(1).unwrap();
-        let before = inner.held();
-        let run = AssertUnwindSafe(|| match is_chain {
-            true => bench.chain(3).map(drop),
-            false => bench.run(3).map(drop),
-        });
-        catch_unwind(run).unwrap_err();
-        assert!(inner.process().quarantine().is_some_and(|reason| reason.contains("a panic")));
-        inner.pass(Duration::from_secs(1));
-        assert_eq!(inner.refused_accesses(), 0);
-        let chain = if is_chain { 4 } else { 0 };
-        assert_eq!(inner.held().buffers, before.buffers + 3 + chain);
-        drop(bench);
-        assert_eq!((inner.held().files, inner.leaked()), (1, Held::default()));
-    }
+    let inner = model(Machine::default());
+    let waits = Arc::new(AtomicUsize::new(0));
+    let ioctl = move |model: &ModelSys,
+                      file: File,
+                      number: u32,
+                      argument: &mut [u8],
+                      pointed: &mut [Pointed<'_>]| {
+        let is_second = number == abi::TIMELINE_WAIT && waits.fetch_add(1, Relaxed) == 1;
+        assert!(!is_second, "a panic for this test");
+        model.ioctl(file, number, argument, pointed)
+    };
+    let sys = Changed { ioctl: Arc::new(ioctl), ..Changed::of(inner.clone()) };
+    let mut bench = Bench::new(sys, 0).unwrap();
+    bench.run(1).unwrap();
+    let before = inner.held();
+    let run = AssertUnwindSafe(|| bench.run(3).map(drop));
+    catch_unwind(run).unwrap_err();
+    assert!(inner.process().quarantine().is_some_and(|reason| reason.contains("a panic")));
+    inner.pass(Duration::from_secs(1));
+    assert_eq!(inner.refused_accesses(), 0);
+    assert_eq!(inner.held().buffers, before.buffers + 3);
+    drop(bench);
+    assert_eq!((inner.held().files, inner.leaked()), (1, Held::default()));
 }
 
 #[test]

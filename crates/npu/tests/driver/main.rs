@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod calls;
-mod chains;
 #[path = "../common/mod.rs"]
 mod changed;
 mod doctor;

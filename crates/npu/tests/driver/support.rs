@@ -78,10 +78,6 @@ pub(crate) fn model(machine: Machine) -> ModelSys {
     ModelSys::new(machine, Box::new(cores))
 }
 
-/// One of the two ways to submit commands.
-type Execute<S> =
-    for<'a> fn(&mut Context<S>, Vec<Run<'a, S>>) -> Result<Vec<Executed<S>>, DriverError>;
-
 /// A device with a context, a program and inputs.
 pub(crate) struct Bench<S: Sys> {
     // Dropped in this order.
@@ -103,22 +99,13 @@ impl<S: Sys> Bench<S> {
 
     /// Runs `count` commands.
     pub(crate) fn run(&mut self, count: usize) -> Result<Vec<Executed<S>>, DriverError> {
-        self.submit(count, Context::execute)
-    }
-
-    /// Runs `count` commands in chains.
-    pub(crate) fn chain(&mut self, count: usize) -> Result<Vec<Executed<S>>, DriverError> {
-        self.submit(count, Context::execute_chained)
-    }
-
-    fn submit(&mut self, count: usize, how: Execute<S>) -> Result<Vec<Executed<S>>, DriverError> {
         let mut runs = Vec::new();
         for _ in 0..count {
             let result = self.device.buffer(RESULT_BYTES)?.poison()?;
             let inputs = vec![(1, &self.inputs[0]), (2, &self.inputs[1])];
             runs.push(Run { program: &self.program, inputs, result });
         }
-        how(&mut self.context, runs)
+        self.context.execute(runs)
     }
 }
 
