@@ -42,7 +42,6 @@ dispatch_table! {
     fn combine(terms: &[(f32, &[f32])], out: &mut [f32]);
     fn rescale(x: &mut [f32], like: &[f32], floor: f32) -> bool;
     fn cutoff(x: &mut [f32], deviations: f32) -> bool;
-    fn max(x: &[f32]) -> f32;
     fn stream(x: &[f32]) -> f32;
     fn widen_f16(source: &[f16], target: &mut [f32]);
 }
@@ -198,11 +197,6 @@ impl VectorKernels {
     /// row with a NaN becomes NaN.
     pub fn cutoff(&self, x: &mut [f32], deviations: f32) -> bool {
         call!(self.cutoff(x, deviations))
-    }
-
-    /// The largest element that is not NaN; negative infinity if there is none.
-    pub fn max(&self, x: &[f32]) -> f32 {
-        call!(self.max(x))
     }
 
     /// The sum, as fast as memory gives the elements: eight wide loads are added to eight sums,

@@ -104,8 +104,6 @@ pub struct Engine {
     prefixes: Option<Prefixes>,
     /// What guesses tokens, if anything does.
     drafting: Option<Box<Drafting>>,
-    /// Returns whether a guess is the token in its place; tests show that no other rule will do.
-    confirms: fn(&Sequence, usize) -> bool,
     /// The device's partner, if it has one.
     sharing: Option<Sharing>,
     /// Columns of the hidden states that steps can give for a drafter; 0 if there are none.
@@ -241,7 +239,6 @@ impl Engine {
             visits: 0,
             prefixes: None,
             drafting: None,
-            confirms: Sequence::is_confirmed,
             sharing: None,
             state_columns,
             states: Vec::new(),

@@ -335,26 +335,6 @@ pub(super) fn cutoff<S: Lanes>(s: S, x: &mut [f32], deviations: f32) -> bool {
 }
 
 #[inline(always)]
-pub(super) fn max<S: Lanes>(s: S, x: &[f32]) -> f32 {
-    let mut largest = [s.splat(f32::NEG_INFINITY); 4];
-    let mut groups = x.chunks_exact(4 * S::COUNT);
-    for group in &mut groups {
-        for (largest, part) in largest.iter_mut().zip(group.chunks_exact(S::COUNT)) {
-            *largest = s.max(*largest, s.read(part));
-        }
-    }
-    for part in groups.remainder().chunks(S::COUNT) {
-        let part = if part.len() == S::COUNT {
-            s.read(part)
-        } else {
-            s.read_tail(part, f32::NEG_INFINITY)
-        };
-        largest[0] = s.max(largest[0], part);
-    }
-    s.largest(s.max(s.max(largest[0], largest[1]), s.max(largest[2], largest[3])))
-}
-
-#[inline(always)]
 pub(super) fn widen_f16<S: Lanes>(s: S, source: &[f16], target: &mut [f32]) {
     assert_eq!(source.len(), target.len(), "operands differ in length");
     let whole = source.len() - source.len() % S::COUNT;

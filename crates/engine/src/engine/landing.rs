@@ -32,8 +32,7 @@ impl Engine {
         let step_of = (&self.picks[..], &self.kv);
         let logits = wait(program, (step, states), &mut self.draws, step_of, &mut self.places)?;
         let (draws, workspace, limits) = (&mut self.draws, &mut self.workspace, &self.limits);
-        let mut landing =
-            Landing { logits, draws, workspace, limits, confirms: self.confirms, events };
+        let mut landing = Landing { logits, draws, workspace, limits, events };
         let mut outputs = 0..0;
         self.landings.clear();
         for pick in &self.picks {
@@ -109,7 +108,6 @@ struct Landing<'a, 'step> {
     draws: &'a mut Draws,
     workspace: &'a mut Workspace,
     limits: &'a Limits,
-    confirms: fn(&Sequence, usize) -> bool,
     events: &'a mut Vec<Event>,
 }
 
@@ -148,7 +146,7 @@ impl Landing<'_, '_> {
                 RowUse::Nothing | RowUse::Given(_) => false,
                 RowUse::Next => true,
                 RowUse::AfterGuess(guess) => {
-                    let is_right = guess == landed.confirmed && (self.confirms)(sequence, guess);
+                    let is_right = guess == landed.confirmed && sequence.is_confirmed(guess);
                     landed.confirmed += usize::from(is_right);
                     sequence.statistics.accepted_tokens += usize::from(is_right);
                     is_right

@@ -14,7 +14,6 @@ use trine_backend::{
 use trine_model::{Assistant, Buffer, BufferId, KvType, Model, Plan, Rows, Width};
 use trine_weights::WeightsError;
 
-use super::Sequence;
 use crate::Target;
 use crate::{
     Ask, Drafter, Drafts, Engine, EngineOptions, Request, SamplingParams, Statistics, Update,
@@ -147,6 +146,10 @@ struct Drawing {
 }
 
 impl Drawing {
+    fn new(probabilities: Vec<Vec<f64>>, even: f64) -> Self {
+        Self { probabilities, random: ChaCha8Rng::seed_from_u64(9), even }
+    }
+
     fn next(&mut self, last: u32) -> u32 {
         let mut uniform = || (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let (kind, mut at) = (uniform(), uniform());
@@ -246,16 +249,14 @@ const DRAWS: usize = 40_000;
 /// Beyond this, a text does not follow the distribution: five standard deviations.
 const DEVIATION_MAX: f64 = 56.0 + 5.0 * 10.6;
 
-/// A sampled text and the share of its tokens that were guessed, `even` of them evenly; a guess is
-/// taken for right if `confirms` says so.
-fn drawn(even: f64, confirms: fn(&Sequence, usize) -> bool) -> (Vec<u32>, f64) {
+/// A sampled text and the share of its tokens that were guessed, `even` of them evenly.
+fn drawn(even: f64) -> (Vec<u32>, f64) {
     let chain = Chain::new(DRAWS + 64);
     let probabilities = chain.probabilities();
     let clock = Arc::clone(&chain.runs);
     let mut engine = Engine::from_program(Box::new(chain));
-    engine.confirms = confirms;
     engine.set_clock(move || Duration::from_millis(clock.load(Ordering::Relaxed) as u64));
-    let drawing = Drawing { probabilities, random: ChaCha8Rng::seed_from_u64(9), even };
+    let drawing = Drawing::new(probabilities, even);
     engine.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drawing)) });
     let sampling =
         SamplingParams { temperature: 1.0, top_k: 0, seed: 21, ..SamplingParams::greedy() };
@@ -268,18 +269,20 @@ fn drawn(even: f64, confirms: fn(&Sequence, usize) -> bool) -> (Vec<u32>, f64) {
 fn texts_with_guesses_follow_the_models_distribution() {
     let probabilities = Chain::new(64).probabilities();
     for even in [0.0, 0.5] {
-        let (text, guessed) = drawn(even, Sequence::is_confirmed);
+        let (text, guessed) = drawn(even);
         let found = deviation(&text, &probabilities);
         assert!(guessed > 0.1, "{guessed} of the tokens were guessed");
         assert!(found < DEVIATION_MAX, "{found} with {even} of the guesses drawn evenly");
     }
 }
 
-/// The test above notices guesses that are accepted without a comparison.
+/// The test above notices guesses that are accepted without a comparison: the text is theirs.
 #[test]
 fn a_broken_rule_is_found() {
     let probabilities = Chain::new(64).probabilities();
-    let (text, _) = drawn(0.5, |_, _| true);
+    let mut drawing = Drawing::new(probabilities.clone(), 0.5);
+    let mut text = vec![0];
+    (0..DRAWS).for_each(|at| text.push(drawing.next(text[at])));
     let found = deviation(&text, &probabilities);
     assert!(found > 2.0 * DEVIATION_MAX, "{found}");
 }
