@@ -5,6 +5,7 @@ pub mod choose;
 pub mod elements;
 pub mod embed;
 pub mod experts;
+pub mod handles;
 pub mod heads;
 pub mod limits;
 pub mod matmul;

@@ -32,7 +32,6 @@ mod run_series;
 mod sampler;
 mod selection;
 mod series;
-mod streams;
 mod top_memory;
 pub(crate) mod tuning;
 mod values;

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use trine_model::TERMS_MAX;
 
+use super::handles::{Addresses, Extent, Handles, Visitor, spans};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
@@ -12,27 +13,49 @@ use crate::shaders::Shader;
 /// Invocations of a workgroup.
 const LOCAL: usize = 256;
 
+/// A stream before and after a mix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stream<H: Handles = Addresses> {
+    /// (rows, columns) f32.
+    pub input: H::Rows,
+    /// (rows, columns) f32.
+    pub output: H::Rows,
+}
+
 /// A launch of `trine_model::Op::Mix`.
-#[derive(Debug, Clone)]
-pub struct MixLaunch {
-    /// (rows, columns) f32 each: at most [`TERMS_MAX`], and as many outputs.
-    pub inputs: Vec<Span>,
-    /// (rows, columns) f32 each.
-    pub outputs: Vec<Span>,
+#[derive(Debug, Clone, PartialEq)]
+pub struct MixLaunch<H: Handles = Addresses> {
+    /// At most [`TERMS_MAX`].
+    pub streams: Vec<Stream<H>>,
     /// (rows, columns) f32 each: at most [`TERMS_MAX`].
-    pub sources: Vec<Span>,
+    pub sources: Vec<H::Rows>,
     /// (rows, streams x sources) f32.
-    pub coefficients: Span,
+    pub coefficients: H::Rows,
     /// Added to each scaled coefficient.
     pub bias: f32,
     /// Factor on the coefficients.
     pub scale: f32,
-    /// Columns of a row.
-    pub columns: usize,
-    /// Most rows.
-    pub rows: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    /// The rows and columns.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles> MixLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> MixLaunch<B> {
+        let inputs: Vec<_> = self.streams.iter().map(|stream| by.read(stream.input)).collect();
+        let sources = self.sources.iter().map(|&source| by.read(source)).collect();
+        let coefficients = by.read(self.coefficients);
+        let outputs = self.streams.iter().map(|stream| by.write(stream.output));
+        let streams = inputs.into_iter().zip(outputs);
+        MixLaunch {
+            streams: streams.map(|(input, output)| Stream { input, output }).collect(),
+            sources,
+            coefficients,
+            bias: self.bias,
+            scale: self.scale,
+            extent: by.extent(self.extent, self.streams[0].input),
+        }
+    }
 }
 
 #[repr(C)]
@@ -50,7 +73,7 @@ struct Args {
 ///
 /// # Panics
 /// If there are more than [`TERMS_MAX`].
-pub(super) fn addresses(spans: &[Span]) -> [u64; TERMS_MAX] {
+pub(super) fn addresses(spans: impl ExactSizeIterator<Item = Span>) -> [u64; TERMS_MAX] {
     let mut all = [0; TERMS_MAX];
     assert!(spans.len() <= TERMS_MAX, "{} rows at once", spans.len());
     all.iter_mut().zip(spans).for_each(|(to, span)| *to = span.address);
@@ -71,32 +94,33 @@ impl MixLaunch {
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
+        let Extent { columns, rows, row_count } = self.extent;
         let args = Args {
-            inputs: addresses(&self.inputs),
-            outputs: addresses(&self.outputs),
-            sources: addresses(&self.sources),
+            inputs: addresses(self.streams.iter().map(|stream| stream.input)),
+            outputs: addresses(self.streams.iter().map(|stream| stream.output)),
+            sources: addresses(self.sources.iter().copied()),
             coefficients: self.coefficients.address,
-            rows: self.row_count,
+            rows: row_count,
             chain: 0,
         };
         let constants = vec![
             LOCAL as u32,
-            self.inputs.len() as u32,
+            self.streams.len() as u32,
             self.sources.len() as u32,
-            self.columns as u32,
+            columns as u32,
             self.bias.to_bits(),
             self.scale.to_bits(),
         ];
         let key = KernelKey { shader: Shader("mix"), constants, subgroup: None };
-        let reads = self.inputs.iter().chain(&self.sources).chain([&self.coefficients]);
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [self.columns.div_ceil(LOCAL) as u32, self.rows as u32, 1],
-            reads: reads.copied().collect(),
-            writes: self.outputs.clone(),
+            groups: [columns.div_ceil(LOCAL) as u32, rows as u32, 1],
+            reads,
+            writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
                 early: None,
@@ -113,6 +137,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::rows::tests::random;
+    use crate::raw::memory::Buffer;
     use crate::testing::{download, gpu, poisoned, run, upload};
 
     #[test]
@@ -135,26 +160,23 @@ mod tests {
             let bytes = 4 * (columns * (rows + 1)) as u64;
             let outputs: Vec<_> = (0..streams).map(|_| poisoned(&gpu, bytes)).collect();
             let count = upload(&gpu, &[rows as u32]);
-            let spans = |all: &[crate::raw::memory::Buffer]| -> Vec<Span> {
-                all.iter().map(crate::raw::memory::Buffer::span).collect()
-            };
+            let streams = first.iter().zip(&outputs);
             let launch = MixLaunch {
-                inputs: spans(&first),
-                outputs: spans(&outputs),
-                sources: spans(&second),
+                streams: streams
+                    .map(|(input, output)| Stream { input: input.span(), output: output.span() })
+                    .collect(),
+                sources: second.iter().map(Buffer::span).collect(),
                 coefficients: given.span(),
                 bias: 0.5,
                 scale: 0.25,
-                columns,
-                rows: rows + 1,
-                row_count: count.address(),
+                extent: Extent { columns, rows: rows + 1, row_count: count.address() },
             };
             run(&gpu, &[launch.dispatch(&gpu, "mix", 0).unwrap()]);
             let sources: Vec<&[f32]> = others.iter().map(Vec::as_slice).collect();
             for (stream, (input, output)) in inputs.iter().zip(&outputs).enumerate() {
                 let coefficients = Coefficients {
                     values: &coefficients,
-                    width: streams * sources.len(),
+                    width: outputs.len() * sources.len(),
                     first: stream * sources.len(),
                     bias: 0.5,
                     scale: 0.25,

@@ -7,13 +7,14 @@
 use bytemuck::{Pod, Zeroable};
 use trine_model::TERMS_MAX;
 
-use super::mix::addresses;
+use super::handles::{Addresses, Extent, Handles, Visitor, spans};
+use super::mix::{Stream, addresses};
 use super::rows::{operand_args, registers};
 use super::sum::Finish;
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
-use crate::pack::{Format, Matrix};
+use crate::pack::Format;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -21,62 +22,113 @@ use crate::shaders::Shader;
 pub const ROUTED_COLUMNS_MAX: usize = 4096;
 
 /// A row that is normed, and added after that.
-#[derive(Debug, Clone, Copy)]
-pub struct Added {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Added<H: Handles = Addresses> {
     /// (rows, columns) f32.
-    pub values: Span,
-    /// Address of the factors of the columns, f32.
-    pub weight: u64,
+    pub values: H::Rows,
+    /// The factors of the columns, f32.
+    pub weight: H::Vector,
 }
 
 /// How coefficients are made from a row: `coefficients (cap tanh(router norm(row) / cap))`.
-#[derive(Debug, Clone, Copy)]
-pub struct Router {
-    /// Address of the factors of the norm, f32.
-    pub norm: u64,
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Router<H: Handles = Addresses> {
+    /// The factors of the norm, f32.
+    pub norm: H::Vector,
     /// (streams, columns), floats.
-    pub router: Matrix,
+    pub router: H::Matrix,
     /// (streams x sources, streams), floats.
-    pub coefficients: Matrix,
+    pub coefficients: H::Matrix,
     /// The largest magnitude of the router's products.
     pub cap: f32,
 }
 
 /// What is made of the first stream at the end.
-#[derive(Debug, Clone, Copy)]
-pub enum FirstStream {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FirstStream<H: Handles = Addresses> {
     /// Its norm.
-    Normed(Finish),
+    Normed(Finish<H>),
     /// Its product with a vector.
-    Scaled(Finish),
+    Scaled(Finish<H>),
+}
+
+impl<H: Handles> FirstStream<H> {
+    /// Returns the factors, and where the result goes.
+    pub(crate) fn finish_mut(&mut self) -> &mut Finish<H> {
+        match self {
+            FirstStream::Normed(finish) | FirstStream::Scaled(finish) => finish,
+        }
+    }
 }
 
 /// A launch of a mix with a router. The streams are changed in place.
-#[derive(Debug, Clone)]
-pub struct RouteLaunch {
-    /// (rows, columns) f32 each, at most [`TERMS_MAX`].
-    pub streams: Vec<Span>,
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouteLaunch<H: Handles = Addresses> {
+    /// At most [`TERMS_MAX`].
+    pub streams: Vec<Stream<H>>,
     /// The row that is routed, and whose distance from the first stream is the source; `None` if
     /// the first stream is routed, and all streams are sources.
-    pub row: Option<Span>,
+    pub row: Option<H::Rows>,
     /// What is added before everything else: to the row, or to all streams but the first.
-    pub added: Option<Added>,
+    pub added: Option<Added<H>>,
     /// The router.
-    pub router: Router,
+    pub router: Router<H>,
     /// Added to each scaled coefficient.
     pub bias: f32,
     /// Factor on the coefficients.
     pub scale: f32,
     /// What is made of the first stream at the end.
-    pub first: Option<FirstStream>,
+    pub first: Option<FirstStream<H>>,
     /// Added to the mean squares of all norms.
     pub epsilon: f32,
-    /// Columns of a row.
-    pub columns: usize,
-    /// Most rows.
-    pub rows: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    /// The rows and columns.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles> RouteLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> RouteLaunch<B> {
+        let inputs: Vec<_> = self.streams.iter().map(|stream| by.read(stream.input)).collect();
+        let row = self.row.map(|row| by.read(row));
+        let added = self.added.map(|Added { values, weight }| Added {
+            values: by.read(values),
+            weight: by.vector(weight),
+        });
+        let Router { norm, router, coefficients, cap } = self.router;
+        let (norm, router) = (by.vector(norm), by.matrix(router));
+        let router = Router { norm, router, coefficients: by.matrix(coefficients), cap };
+        let outputs = self.streams.iter().map(|stream| by.write(stream.output));
+        let streams = inputs.into_iter().zip(outputs);
+        RouteLaunch {
+            streams: streams.map(|(input, output)| Stream { input, output }).collect(),
+            row,
+            added,
+            router,
+            bias: self.bias,
+            scale: self.scale,
+            first: self.first.map(|first| match first {
+                FirstStream::Normed(finish) => FirstStream::Normed(finish.visit(by)),
+                FirstStream::Scaled(finish) => FirstStream::Scaled(finish.visit(by)),
+            }),
+            epsilon: self.epsilon,
+            extent: by.extent(self.extent, self.streams[0].input),
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> String {
+        let before = match (&self.added, self.row) {
+            (None, _) => "",
+            (Some(_), Some(_)) => "norm_add + ",
+            (Some(_), None) => "norm + add + ",
+        };
+        let after = match self.first {
+            None => "",
+            Some(FirstStream::Normed(_)) => " + norm",
+            Some(FirstStream::Scaled(_)) => " + scale",
+        };
+        format!("{before}router + mix{after}")
+    }
 }
 
 #[repr(C)]
@@ -109,13 +161,14 @@ pub(super) fn number(format: Format) -> u32 {
 
 impl RouteLaunch {
     fn constants(&self) -> Vec<u32> {
-        let (local, per) = registers(self.columns);
+        let columns = self.extent.columns;
+        let (local, per) = registers(columns);
         let (finishes, finish) = match self.first {
             None => (0, None),
             Some(FirstStream::Normed(finish)) => (1, Some(finish)),
             Some(FirstStream::Scaled(finish)) => (2, Some(finish)),
         };
-        let (kind, ..) = operand_args(finish.and_then(|finish| finish.operand));
+        let (kind, ..) = operand_args(finish.and_then(|finish| finish.made.operand()));
         vec![
             local as u32,
             self.streams.len() as u32,
@@ -123,8 +176,8 @@ impl RouteLaunch {
             u32::from(self.added.is_some()),
             finishes,
             kind,
-            u32::from(finish.is_some_and(|finish| finish.plain.is_some())),
-            self.columns as u32,
+            u32::from(finish.is_some_and(|finish| finish.made.rows().is_some())),
+            columns as u32,
             per as u32,
             number(self.router.router.format),
             number(self.router.coefficients.format),
@@ -142,7 +195,8 @@ impl RouteLaunch {
     ///
     /// # Panics
     /// If a row has more columns than [`ROUTED_COLUMNS_MAX`], if there are more streams than
-    /// [`TERMS_MAX`], or if the matrices do not fit them or are no floats.
+    /// [`TERMS_MAX`], if they are not changed in place, or if the matrices do not fit them or are
+    /// no floats.
     pub fn dispatch(
         &self,
         gpu: &dyn Compiler,
@@ -152,16 +206,17 @@ impl RouteLaunch {
         let Router { norm, router, coefficients, .. } = self.router;
         let streams = self.streams.len();
         let sources = if self.row.is_some() { 1 } else { streams };
-        assert!(self.columns <= ROUTED_COLUMNS_MAX, "rows of {}", self.columns);
-        assert_eq!((router.rows, router.columns), (streams, self.columns), "the router");
+        let Extent { columns, rows, row_count } = self.extent;
+        assert!(columns <= ROUTED_COLUMNS_MAX, "rows of {columns}");
+        let is_in_place = self.streams.iter().all(|stream| stream.input == stream.output);
+        assert!(is_in_place, "{label} gives streams elsewhere");
+        assert_eq!((router.rows, router.columns), (streams, columns), "the router");
         assert_eq!((coefficients.rows, coefficients.columns), (streams * sources, streams));
-        let finish = self.first.map(|first| match first {
-            FirstStream::Normed(finish) | FirstStream::Scaled(finish) => finish,
-        });
-        let (_, codes, scales) = operand_args(finish.and_then(|finish| finish.operand));
-        let plain = finish.and_then(|finish| finish.plain);
+        let finish = self.first.map(|mut first| *first.finish_mut());
+        let (_, codes, scales) = operand_args(finish.and_then(|finish| finish.made.operand()));
+        let plain = finish.and_then(|finish| finish.made.rows());
         let args = Args {
-            streams: addresses(&self.streams),
+            streams: addresses(self.streams.iter().map(|stream| stream.output)),
             row: self.row.map_or(0, |row| row.address),
             added: self.added.map_or(0, |added| added.values.address),
             added_weight: self.added.map_or(0, |added| added.weight),
@@ -172,22 +227,18 @@ impl RouteLaunch {
             plain: plain.map_or(0, |plain| plain.address),
             codes,
             scales,
-            rows: self.row_count,
+            rows: row_count,
             chain: 0,
         };
         let key =
             KernelKey { shader: Shader("route"), constants: self.constants(), subgroup: None };
-        let mut reads = self.streams.clone();
-        reads.extend(self.row);
-        reads.extend(self.added.map(|added| added.values));
-        let mut writes = self.streams.clone();
-        writes.extend(finish.iter().flat_map(Finish::writes));
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [self.rows as u32, 1, 1],
+            groups: [rows as u32, 1, 1],
             reads,
             writes,
             link: Link::Able {

@@ -4,11 +4,11 @@
 use bytemuck::{Pod, Zeroable};
 use trine_model::TERMS_MAX;
 
+use super::handles::{Addresses, Extent, Handles, Made, Visitor, spans};
 use super::mix::addresses;
-use super::operand::Operand;
 use super::rows::{operand_args, registers};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -18,66 +18,114 @@ use crate::shaders::Shader;
 pub const NORMED_COLUMNS_MAX: usize = 4096;
 
 /// A term of a sum.
-#[derive(Debug, Clone, Copy)]
-pub struct SumTerm {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SumTerm<H: Handles = Addresses> {
     /// (rows, columns) f32, or (rows, parts, columns) with shares.
-    pub values: Span,
+    pub values: H::Rows,
     /// (rows, parts) f32 with which the parts of a row are added in their order, and the number of
     /// parts. At most one term has them, of fewer than [`TERMS_MAX`].
-    pub shares: Option<(Span, usize)>,
+    pub shares: Option<(H::Rows, usize)>,
     /// Factor on it.
     pub factor: f32,
-    /// Address of the factors of its norm, if it is normed first.
-    pub norm: Option<u64>,
+    /// The factors of its norm, if it is normed first.
+    pub norm: Option<H::Vector>,
 }
 
-/// What is made of a sum.
-#[derive(Debug, Clone, Copy)]
-pub struct Finish {
-    /// Address of the factors of the columns, f32.
-    pub weight: u64,
-    /// Where the result goes as f32.
-    pub plain: Option<Span>,
-    /// Where the result goes as an operand.
-    pub operand: Option<Operand>,
-}
-
-impl Finish {
-    /// Returns the memory that it sets.
-    pub(super) fn writes(&self) -> impl Iterator<Item = Span> + '_ {
-        self.plain.into_iter().chain(self.operand.iter().flat_map(Operand::spans))
+impl<H: Handles> SumTerm<H> {
+    /// A term of whole rows.
+    pub fn of(values: H::Rows, factor: f32) -> Self {
+        Self { values, factor, shares: None, norm: None }
     }
 }
 
-/// How the norm of a sum is added to the row that the result replaces.
-#[derive(Debug, Clone, Copy)]
-pub struct SumAdd {
-    /// Address of the factors of the norm, f32.
-    pub norm: u64,
+/// What is made of a row beside the result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Finish<H: Handles = Addresses> {
+    /// The factors of the columns, f32.
+    pub weight: H::Vector,
+    /// Where it goes.
+    pub made: Made<H>,
+}
+
+impl<H: Handles> Finish<H> {
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> Finish<B> {
+        Finish { weight: by.vector(self.weight), made: self.made.visit(by) }
+    }
+}
+
+/// How the norm of a sum is added to a row, which the result replaces.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SumAdd<H: Handles = Addresses> {
+    /// The factors of the norm, f32.
+    pub norm: H::Vector,
+    /// (rows, columns) f32, where the result goes.
+    pub target: H::Rows,
     /// Factor on the result of the addition.
     pub scale: f32,
 }
 
 /// A launch of `trine_model::Op::Sum`, with norms.
-#[derive(Debug, Clone)]
-pub struct SumLaunch {
+#[derive(Debug, Clone, PartialEq)]
+pub struct SumLaunch<H: Handles = Addresses> {
     /// From 1 to [`TERMS_MAX`].
-    pub terms: Vec<SumTerm>,
-    /// The norm of the sum is added to what was in the place of the result; otherwise the sum is
-    /// the result.
-    pub added: Option<SumAdd>,
+    pub terms: Vec<SumTerm<H>>,
+    /// If there is one, the result is `(target + norm(sum)) * scale`, otherwise the sum.
+    pub added: Option<SumAdd<H>>,
     /// The result, (rows, columns) f32.
-    pub sum: Span,
+    pub sum: H::Rows,
     /// The norm of the result, if it is wanted too.
-    pub finish: Option<Finish>,
-    /// Added to the mean squares of all norms.
+    pub finish: Option<Finish<H>>,
+    /// Added to the mean squares of all norms; 0 without norms.
     pub epsilon: f32,
-    /// Columns of a row.
-    pub columns: usize,
-    /// Most rows.
-    pub rows: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    /// The rows and columns.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles<Extent = ()>> SumLaunch<H> {
+    /// A sum without norms.
+    pub(crate) fn of(terms: Vec<SumTerm<H>>, sum: H::Rows) -> Self {
+        Self { terms, added: None, sum, finish: None, epsilon: 0.0, extent: () }
+    }
+}
+
+impl<H: Handles> SumLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> SumLaunch<B> {
+        let term = |term: &SumTerm<H>| SumTerm {
+            values: by.read(term.values),
+            shares: term.shares.map(|(shares, parts)| (by.read(shares), parts)),
+            factor: term.factor,
+            norm: term.norm.map(|norm| by.vector(norm)),
+        };
+        SumLaunch {
+            terms: self.terms.iter().map(term).collect(),
+            added: self.added.map(|SumAdd { norm, target, scale }| SumAdd {
+                norm: by.vector(norm),
+                target: by.read(target),
+                scale,
+            }),
+            sum: by.write(self.sum),
+            finish: self.finish.map(|finish| finish.visit(by)),
+            epsilon: self.epsilon,
+            extent: by.extent(self.extent, self.sum),
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> String {
+        let norms = self.terms.iter().filter(|term| term.norm.is_some()).map(|_| "norm + ");
+        let parts = self.terms.iter().any(|term| term.shares.is_some());
+        let what = if parts { "sum of parts" } else { "sum" };
+        let added = if self.added.is_some() { " + norm_add" } else { "" };
+        let after = if self.finish.is_some() { " + norm" } else { "" };
+        format!("{}{what}{added}{after}", norms.collect::<String>())
+    }
+
+    /// Returns whether it norms anything.
+    pub(crate) fn norms(&self) -> bool {
+        let is_normed = self.terms.iter().any(|term| term.norm.is_some());
+        is_normed || self.added.is_some() || self.finish.is_some()
+    }
 }
 
 #[repr(C)]
@@ -103,20 +151,20 @@ impl SumLaunch {
     ///
     /// # Panics
     /// If a row has more columns than the kernel takes ([`super::rows::COLUMNS_MAX`], with norms
-    /// [`NORMED_COLUMNS_MAX`]), or there are more terms than [`TERMS_MAX`].
+    /// [`NORMED_COLUMNS_MAX`]), there are more terms than [`TERMS_MAX`], or the result does not
+    /// replace the row that it is added to.
     pub fn dispatch(
         &self,
         gpu: &dyn Compiler,
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let norms = self.finish.is_some()
-            || self.added.is_some()
-            || self.terms.iter().any(|term| term.norm.is_some());
-        assert!(!norms || self.columns <= NORMED_COLUMNS_MAX, "rows of {}", self.columns);
-        let (local, per) = registers(self.columns);
+        let Extent { columns, rows, row_count } = self.extent;
+        assert!(!self.norms() || columns <= NORMED_COLUMNS_MAX, "rows of {columns}");
+        assert!(self.added.is_none_or(|added| added.target == self.sum), "{label} adds elsewhere");
+        let (local, per) = registers(columns);
         let finish = self.finish;
-        let (kind, codes, scales) = operand_args(finish.and_then(|finish| finish.operand));
+        let (kind, codes, scales) = operand_args(finish.and_then(|finish| finish.made.operand()));
         let mut weights = [0; TERMS_MAX];
         let mut factors = [0.0_f32; TERMS_MAX];
         let mut normed = 0;
@@ -125,18 +173,14 @@ impl SumLaunch {
             weights[index] = term.norm.unwrap_or(0);
             normed |= u32::from(term.norm.is_some()) << index;
         }
-        let plain = finish.and_then(|finish| finish.plain);
-        let values: Vec<Span> = self.terms.iter().map(|term| term.values).collect();
-        let shared = self.terms.iter().filter_map(|term| Some(term.shares?.0));
-        let added = self.added.map(|_| self.sum);
-        let reads = values.iter().copied().chain(shared).chain(added).collect();
+        let plain = finish.and_then(|finish| finish.made.rows());
         let parted = self.terms.iter().position(|term| term.shares.is_some());
         let shares = parted.and_then(|index| self.terms[index].shares);
         let many = self.terms.iter().filter(|term| term.shares.is_some()).count();
         assert!(many <= 1, "{many} terms of parts");
-        let mut terms = addresses(&values);
+        let mut terms = addresses(self.terms.iter().map(|term| term.values));
         if let Some((shares, _)) = shares {
-            assert!(values.len() < TERMS_MAX, "no place for shares");
+            assert!(self.terms.len() < TERMS_MAX, "no place for shares");
             terms[TERMS_MAX - 1] = shares.address;
         }
         let args = Args {
@@ -148,7 +192,7 @@ impl SumLaunch {
             plain: plain.map_or(0, |plain| plain.address),
             codes,
             scales,
-            rows: self.row_count,
+            rows: row_count,
             chain: 0,
         };
         let mut constants = vec![
@@ -158,7 +202,7 @@ impl SumLaunch {
             u32::from(finish.is_some()),
             kind,
             u32::from(plain.is_some()),
-            self.columns as u32,
+            columns as u32,
             per as u32,
         ];
         constants.extend(factors.map(f32::to_bits));
@@ -168,14 +212,13 @@ impl SumLaunch {
         constants.push(u32::from(self.added.is_some()));
         constants.push(self.added.map_or(1.0, |added| added.scale).to_bits());
         let key = KernelKey { shader: Shader("sum"), constants, subgroup: None };
-        let mut writes = vec![self.sum];
-        writes.extend(finish.iter().flat_map(Finish::writes));
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [self.rows as u32, 1, 1],
+            groups: [rows as u32, 1, 1],
             reads,
             writes,
             link: Link::Able {
@@ -193,7 +236,7 @@ mod tests {
     use trine_backend::reference::ops;
 
     use super::*;
-    use crate::kernels::operand::OperandKind;
+    use crate::kernels::operand::{Operand, OperandKind};
     use crate::kernels::rows::tests::{allocated, check_operand, random};
     use crate::raw::memory::Buffer;
     use crate::testing::{download, gpu, poisoned, run, upload};
@@ -282,11 +325,8 @@ mod tests {
                 poisoned(&gpu, (allocated(kind, rows + 1) * kind.code_bytes(columns)) as u64);
             let scales = poisoned(&gpu, ((rows + 1) * kind.scale_bytes(columns)).max(4) as u64);
             let operand = Operand { kind, codes: codes.span(), scales: scales.span() };
-            let finish = Finish {
-                weight: held[count].address(),
-                plain: Some(plain.span()),
-                operand: Some(operand),
-            };
+            let finish =
+                Finish { weight: held[count].address(), made: Made::Both(plain.span(), operand) };
             let is_normed = |at: usize| normed >> at & 1 != 0;
             let term = |at: usize| SumTerm {
                 values: memory[at].span(),
@@ -298,13 +338,15 @@ mod tests {
             let row_count = upload(&gpu, &[rows as u32]);
             let launch = SumLaunch {
                 terms: (0..count).map(term).collect(),
-                added: adds.then(|| SumAdd { norm: added_memory.address(), scale: 0.5 }),
+                added: adds.then(|| SumAdd {
+                    norm: added_memory.address(),
+                    target: sum.span(),
+                    scale: 0.5,
+                }),
                 sum: sum.span(),
                 finish: finishes.then_some(finish),
                 epsilon: 1e-3,
-                columns,
-                rows: rows + 1,
-                row_count: row_count.address(),
+                extent: Extent { columns, rows: rows + 1, row_count: row_count.address() },
             };
             run(&gpu, &[launch.dispatch(&gpu, "sum", 0).unwrap()]);
             let prepared: Vec<Vec<f32>> = (0..count)

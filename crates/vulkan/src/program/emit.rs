@@ -8,13 +8,12 @@ use trine_model::{CacheId, Plan, Rows, Scratch, WeightId};
 
 use super::frame::StepAddresses;
 use super::graph::{
-    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Made, Node, OperandValue,
+    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Ids, Made, Node, OperandValue,
     Prepare, Rotation, Turn, ValueId, Work,
 };
 use super::lent::LentWork;
 use super::ropes::Ropes;
 use super::selection::Selection;
-use super::streams::{First, RouteWork, RouterWork, SumTerm, SumWork};
 use super::tuning::Survey;
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Span};
@@ -25,13 +24,12 @@ use crate::kernels::attention::{
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
+use crate::kernels::handles::{Addresses, Extent, Role, Visitor};
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned};
 use crate::kernels::limits::Limits;
-use crate::kernels::mix::MixLaunch;
 use crate::kernels::operand::{Operand, OperandKind};
-use crate::kernels::route::{Added, FirstStream, RouteLaunch, Router};
 use crate::kernels::rows::RowWork;
-use crate::kernels::sum::{Finish, SumAdd, SumLaunch, SumTerm as LaunchTerm};
+use crate::pack::Matrix;
 use crate::weights::Weights;
 
 mod experts;
@@ -453,7 +451,7 @@ impl Emitter<'_> {
 impl Emitter<'_> {
     /// Launches over several rows at once, and others that only models with streams have.
     fn streams(&self, node: &Node) -> Result<Dispatch, GpuError> {
-        let (rows, row_count) = (self.graph.width.of(node.rows), self.row_count(node.rows));
+        let mut at = At { emitter: self, rows: node.rows };
         match node.work {
             Work::Cutoff { source, deviations, up, made } => {
                 let work = match up.map(|up| self.span(up)) {
@@ -466,98 +464,48 @@ impl Emitter<'_> {
                 let work = RowWork::Rescale { like: self.span(like), floor };
                 self.rows(node, work, source, 0.0, Some(Made::Rows(result)))
             }
-            Work::Sum(ref work) => {
-                let columns = self.graph.value(work.result).columns;
-                let launch = SumLaunch { columns, rows, row_count, ..self.sum(work) };
-                launch.dispatch(self.compiler, &node.label, node.step)
+            Work::Sum(ref launch) => {
+                launch.visit(&mut at).dispatch(self.compiler, &node.label, node.step)
             }
-            Work::Mix(ref work) => {
-                let spans = |ids: &mut dyn Iterator<Item = ValueId>| -> Vec<Span> {
-                    ids.map(|id| self.span(id)).collect()
-                };
-                let launch = MixLaunch {
-                    inputs: spans(&mut work.streams.iter().map(|stream| stream.input)),
-                    outputs: spans(&mut work.streams.iter().map(|stream| stream.output)),
-                    sources: spans(&mut work.sources.iter().copied()),
-                    coefficients: self.span(work.coefficients),
-                    bias: work.bias,
-                    scale: work.scale,
-                    columns: self.graph.value(work.streams[0].input).columns,
-                    rows,
-                    row_count,
-                };
-                launch.dispatch(self.compiler, &node.label, node.step)
+            Work::Mix(ref launch) => {
+                launch.visit(&mut at).dispatch(self.compiler, &node.label, node.step)
             }
-            Work::Route(ref work) => {
-                let columns = self.graph.value(work.streams[0].input).columns;
-                let launch = RouteLaunch { columns, rows, row_count, ..self.route(work) };
-                launch.dispatch(self.compiler, &node.label, node.step)
+            Work::Route(ref launch) => {
+                launch.visit(&mut at).dispatch(self.compiler, &node.label, node.step)
             }
             _ => unreachable!("only work of models with streams comes here"),
         }
     }
+}
 
-    fn finish(&self, weight: WeightId, made: Made) -> Finish {
-        Finish {
-            weight: self.weights.vector(weight),
-            plain: made.rows().map(|id| self.span(id)),
-            operand: made.operand().map(|value| self.operand(value)),
-        }
+/// Turns the operands of a launch over some rows of the step into addresses.
+struct At<'a> {
+    emitter: &'a Emitter<'a>,
+    rows: Rows,
+}
+
+impl Visitor<Ids, Addresses> for At<'_> {
+    fn rows(&mut self, _: Role, rows: ValueId) -> Span {
+        self.emitter.span(rows)
     }
 
-    /// A sum of no rows.
-    fn sum(&self, work: &SumWork) -> SumLaunch {
-        let shares = |id| (self.span(id), self.graph.value(id).columns);
-        let term = |term: &SumTerm| LaunchTerm {
-            values: self.span(term.values),
-            factor: term.factor,
-            shares: term.shares.map(shares),
-            norm: term.norm.map(|norm| self.weights.vector(norm.weight)),
-        };
-        SumLaunch {
-            terms: work.terms.iter().map(term).collect(),
-            added: work.added.map(|added| SumAdd {
-                norm: self.weights.vector(added.norm.weight),
-                scale: added.scale,
-            }),
-            sum: self.span(work.result),
-            finish: work.norm.map(|(norm, made)| self.finish(norm.weight, made)),
-            // All norms of a launch have the same.
-            epsilon: work.norms().next().map_or(0.0, |norm| norm.epsilon),
-            columns: 0,
-            rows: 0,
-            row_count: 0,
-        }
+    fn operand(&mut self, _: Role, operand: OperandValue) -> Operand {
+        self.emitter.operand(operand)
     }
 
-    /// A mix with a router, of no rows.
-    fn route(&self, work: &RouteWork) -> RouteLaunch {
-        let RouterWork { norm, router, cap, coefficients } = work.router;
-        let first = work.first.map(|first| match first {
-            First::Normed(norm, made) => FirstStream::Normed(self.finish(norm.weight, made)),
-            First::Scaled(weight, made) => FirstStream::Scaled(self.finish(weight, made)),
-        });
-        let added = work.added.map(|(values, norm)| Added {
-            values: self.span(values),
-            weight: self.weights.vector(norm.weight),
-        });
-        RouteLaunch {
-            streams: work.streams.iter().map(|stream| self.span(stream.output)).collect(),
-            row: work.row.map(|row| self.span(row)),
-            added,
-            router: Router {
-                norm: self.weights.vector(norm.weight),
-                router: self.weights.matrix(self.plan, &[router]),
-                coefficients: self.weights.matrix(self.plan, &[coefficients]),
-                cap,
-            },
-            bias: work.bias,
-            scale: work.scale,
-            first,
-            epsilon: norm.epsilon,
-            columns: 0,
-            rows: 0,
-            row_count: 0,
+    fn vector(&mut self, vector: WeightId) -> u64 {
+        self.emitter.weights.vector(vector)
+    }
+
+    fn matrix(&mut self, matrix: WeightId) -> Matrix {
+        self.emitter.weights.matrix(self.emitter.plan, &[matrix])
+    }
+
+    fn extent(&mut self, (): (), like: ValueId) -> Extent {
+        Extent {
+            columns: self.emitter.graph.value(like).columns,
+            rows: self.emitter.graph.width.of(self.rows),
+            row_count: self.emitter.row_count(self.rows),
         }
     }
 }

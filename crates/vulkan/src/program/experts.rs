@@ -3,9 +3,9 @@
 
 use trine_model::WeightId;
 
-use super::streams::RowNorm;
-use super::values::{Form, Made, OperandValue, Touch, ValueId, read, write};
+use super::values::{Form, Ids, Made, OperandValue, Touch, ValueId, read, write};
 use crate::kernels::experts::Grouping;
+use crate::kernels::sum::Finish;
 use crate::weights::Joint;
 
 /// What becomes of the products of entries.
@@ -43,10 +43,11 @@ pub(super) struct ExpertsProduct {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct NormedRouter {
     pub(super) source: ValueId,
-    pub(super) norm: RowNorm,
+    pub(super) norm: WeightId,
+    /// Of all norms.
+    pub(super) epsilon: f32,
     pub(super) router: WeightId,
-    /// Its factors, and what it gives. It has the epsilon of the first norm.
-    pub(super) other: Option<(WeightId, Made)>,
+    pub(super) other: Option<Finish<Ids>>,
 }
 
 /// Work with experts.
@@ -99,7 +100,7 @@ impl ExpertsWork {
                     Some(router) => {
                         see(read(router.source));
                         see(write(*logits));
-                        router.other.iter().for_each(|(_, made)| made.touches(see));
+                        router.other.iter().for_each(|other| other.made.touches(see));
                     }
                 }
                 [write(*chosen), write(*shares)].into_iter().for_each(see);
@@ -149,8 +150,8 @@ impl ExpertsWork {
         match self {
             ExpertsWork::Choose { factors, router, .. } => {
                 let router = router.iter().flat_map(|router| {
-                    let other = router.other.map(|(weight, _)| weight);
-                    [router.norm.weight, router.router].into_iter().chain(other)
+                    let other = router.other.map(|other| other.weight);
+                    [router.norm, router.router].into_iter().chain(other)
                 });
                 router.chain(*factors).collect()
             }

@@ -14,14 +14,17 @@ use super::limits::LimitedWork;
 pub(super) use super::norms::{LayerWeights, NormWork};
 use super::passes::Attended;
 pub(super) use super::products::{Input, Output, ProductKernel, ProductWork};
-use super::streams::{MixWork, RouteWork, SumWork};
-pub(super) use super::values::{Form, Home, Made, OperandValue, Touch, ValueId};
-use super::values::{read, write};
+pub(super) use super::values::{Form, Home, Ids, Made, OperandValue, Touch, ValueId};
+use super::values::{read, touch, write};
 use crate::capabilities::Capabilities;
 use crate::chain;
 use crate::kernels::attention::{AttendUnits, Attention};
+use crate::kernels::handles::{Look, Seen};
 use crate::kernels::limits::Limits;
+use crate::kernels::mix::MixLaunch;
 use crate::kernels::operand::{FRAGMENT_ROWS, OperandKind};
+use crate::kernels::route::RouteLaunch;
+use crate::kernels::sum::SumLaunch;
 
 /// Alignment of a value in scratch memory, in bytes.
 const ALIGNMENT: usize = 256;
@@ -252,9 +255,9 @@ pub(super) enum Work {
         floor: f32,
         result: ValueId,
     },
-    Sum(SumWork),
-    Mix(MixWork),
-    Route(RouteWork),
+    Sum(SumLaunch<Ids>),
+    Mix(MixLaunch<Ids>),
+    Route(RouteLaunch<Ids>),
     Heads(HeadsWork),
     Attend(AttendWork),
     Product(ProductWork),
@@ -301,6 +304,17 @@ impl AttendWork {
 }
 
 impl Work {
+    /// Passes each operand of the launch to `see`.
+    pub(super) fn visit(&self, see: &mut dyn FnMut(Seen<Ids>)) {
+        let by = &mut Look(see);
+        match self {
+            Work::Sum(launch) => _ = launch.visit(by),
+            Work::Mix(launch) => _ = launch.visit(by),
+            Work::Route(launch) => _ = launch.visit(by),
+            _ => {}
+        }
+    }
+
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {
@@ -351,9 +365,9 @@ impl Work {
             Work::Rescale { source, like, result, .. } => {
                 [read(*source), read(*like), write(*result)].into_iter().for_each(see);
             }
-            Work::Sum(work) => work.touches(see),
-            Work::Mix(work) => work.touches(see),
-            Work::Route(work) => work.touches(see),
+            Work::Sum(_) | Work::Mix(_) | Work::Route(_) => {
+                self.visit(&mut |seen| touch(seen).into_iter().for_each(&mut *see));
+            }
             Work::Heads(work) => work.touches(see),
             Work::Attend(work) => work.touches(see),
             Work::Product(work) => work.touches(see),

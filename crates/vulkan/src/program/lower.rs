@@ -4,11 +4,11 @@
 //! that takes an operand is preceded by a launch that converts its rows. [`rules`] then let
 //! neighbours take over each other's work.
 
-use trine_model::{BufferId, Goal, Op, Plan, Product, Rope, Rows, Stream, Term, WeightId, Width};
+use trine_model::{BufferId, Goal, Op, Plan, Product, Rope, Rows, Term, WeightId, Width};
 
 use super::frame::tile_rows;
 use super::graph::{
-    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, LayerWeights,
+    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Ids, Input, LayerWeights,
     Made, Node, NormWork, Output, Prepare, ProductWork, Rotation, ValueId, Work,
 };
 use super::lent::LentWork;
@@ -16,14 +16,15 @@ use super::loans::place_after;
 use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
-use super::streams::{MixWork, StreamValues, SumTerm, SumWork};
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::kernels::attention::Attention;
 use crate::kernels::experts::chooses;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::limits::Limits;
+use crate::kernels::mix::{MixLaunch, Stream};
 use crate::kernels::operand::OperandKind;
+use crate::kernels::sum::{SumLaunch, SumTerm};
 use crate::weights::Joint;
 
 mod experts;
@@ -214,10 +215,11 @@ impl Lowering<'_> {
             Op::Sum { ref terms, output } => self.sum(terms, output)?,
             Op::Mix { ref streams, ref sources, coefficients, bias, scale } => {
                 let streams = self.streams(streams)?;
+                let extent = ();
                 let sources = sources.iter().map(|&source| self.rows(source));
                 let sources = sources.collect::<Result<_, _>>()?;
                 let coefficients = self.rows(coefficients)?;
-                let work = MixWork { streams, sources, coefficients, bias, scale };
+                let work = MixLaunch { streams, sources, coefficients, bias, scale, extent };
                 self.push(self.plan.rows(op), Work::Mix(work));
             }
         }
@@ -322,17 +324,16 @@ impl Lowering<'_> {
         let term = |term: &Term| Ok(SumTerm::of(self.rows(term.buffer)?, term.factor));
         let terms = terms.iter().map(term).collect::<Result<_, GpuError>>()?;
         let result = self.fresh(output);
-        let work = SumWork { terms, added: None, result, norm: None };
-        self.push(self.rows_of(output), Work::Sum(work));
+        self.push(self.rows_of(output), Work::Sum(SumLaunch::of(terms, result)));
         Ok(())
     }
 
     /// Returns what streams hold before a mix, and gives them new values.
-    fn streams(&mut self, streams: &[Stream]) -> Result<Vec<StreamValues>, GpuError> {
+    fn streams(&mut self, streams: &[trine_model::Stream]) -> Result<Vec<Stream<Ids>>, GpuError> {
         let inputs = streams.iter().map(|stream| self.rows(stream.input));
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let outputs = streams.iter().map(|stream| self.fresh(stream.output));
-        let pair = |(input, output)| StreamValues { input, output };
+        let pair = |(input, output)| Stream { input, output };
         Ok(inputs.into_iter().zip(outputs).map(pair).collect())
     }
 

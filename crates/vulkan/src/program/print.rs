@@ -18,7 +18,7 @@ use super::graph::{
     Output, ProductKernel, ProductWork, Touch, ValueId, Work,
 };
 use super::limits::{LimitedRows, LimitedWork};
-use super::streams::{First, RouteWork, SumWork};
+use crate::kernels::handles::Seen;
 use crate::kernels::limits::Limits;
 use crate::kernels::rows::RowLimits;
 use crate::pack::format_of;
@@ -199,33 +199,6 @@ impl LimitedWork {
     }
 }
 
-impl SumWork {
-    fn name(&self) -> String {
-        let norms = self.terms.iter().filter(|term| term.norm.is_some()).map(|_| "norm + ");
-        let parts = self.terms.iter().any(|term| term.shares.is_some());
-        let what = if parts { "sum of parts" } else { "sum" };
-        let added = if self.added.is_some() { " + norm_add" } else { "" };
-        let after = if self.norm.is_some() { " + norm" } else { "" };
-        format!("{}{what}{added}{after}", norms.collect::<String>())
-    }
-}
-
-impl RouteWork {
-    fn name(&self) -> String {
-        let before = match (&self.added, self.row) {
-            (None, _) => "",
-            (Some(_), Some(_)) => "norm_add + ",
-            (Some(_), None) => "norm + add + ",
-        };
-        let after = match self.first {
-            None => "",
-            Some(First::Normed(..)) => " + norm",
-            Some(First::Scaled(..)) => " + scale",
-        };
-        format!("{before}router + mix{after}")
-    }
-}
-
 impl ProductWork {
     fn name(&self) -> String {
         let before = self.input.norm().map(|norm| format!("{} + ", norm.name()));
@@ -310,7 +283,13 @@ impl Work {
 
     /// Returns the weights that it reads.
     fn weights(&self) -> Vec<WeightId> {
+        let mut weights = Vec::new();
+        self.visit(&mut |seen| match seen {
+            Seen::Vector(id) | Seen::Matrix(id) => weights.push(id),
+            Seen::Rows(..) | Seen::Operand(..) => {}
+        });
         match self {
+            Work::Sum(_) | Work::Mix(_) | Work::Route(_) => weights,
             Work::Elements {
                 kind: ElementsKind::Scale { weight, .. } | ElementsKind::Bias { weight, .. },
                 ..
@@ -319,15 +298,12 @@ impl Work {
             | Work::Elements { .. }
             | Work::Cutoff { .. }
             | Work::Rescale { .. }
-            | Work::Mix(_)
             | Work::Lent(_) => Vec::new(),
             Work::Embed { table: weight, .. }
             | Work::Places { table: weight, .. }
             | Work::NormAdd { weight, .. } => vec![*weight],
             Work::Heads(HeadsWork::Norm { weight, .. }) => weight.iter().copied().collect(),
             Work::Heads(HeadsWork::Turn(work)) => work.norm.into_iter().collect(),
-            Work::Sum(work) => work.weights(),
-            Work::Route(work) => work.weights(),
             Work::Norm { norm, .. } => norm.weights(),
             Work::Limited(work) => work.weights(),
             Work::Heads(HeadsWork::Prepare(work)) => vec![work.query_norm, work.key_norm],

@@ -17,10 +17,10 @@ use super::graph::{
 use super::limits::LimitedWork;
 use super::passes::Attended;
 use super::selection::Selection;
-use super::streams::{First, SumTerm, SumWork};
 use crate::kernels::experts::Grouping;
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
+use crate::kernels::sum::{SumLaunch, SumTerm};
 
 mod experts;
 mod limits;
@@ -154,8 +154,8 @@ fn rows_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
             Some(made)
         }
         Work::Limited(LimitedWork { made, .. }) => Some(made),
-        Work::Sum(sum) => sum.norm.as_mut().map(|(_, made)| made),
-        Work::Route(work) => work.first.as_mut().map(First::made),
+        Work::Sum(sum) => sum.finish.as_mut().map(|finish| &mut finish.made),
+        Work::Route(work) => work.first.as_mut().map(|first| &mut first.finish_mut().made),
         _ => None,
     };
     match made {
@@ -379,7 +379,8 @@ fn values_are_normed(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 fn values_are_keys(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
     let Some(maker) = graph.maker(index, work.value) else { return false };
-    let Work::Sum(SumWork { terms, added: None, norm: None, .. }) = &graph.nodes[maker].work else {
+    let Work::Sum(SumLaunch { terms, added: None, finish: None, .. }) = &graph.nodes[maker].work
+    else {
         return false;
     };
     let fits = terms[..] == [SumTerm::of(work.key, 1.0)]

@@ -1,6 +1,9 @@
 //! References to values of a graph: in which form they are, where, and what a launch does with
 //! them.
 
+use trine_model::WeightId;
+
+use crate::kernels::handles::{self, Handles, Look, Role, Seen};
 use crate::kernels::operand::OperandKind;
 
 /// Index of a value in the graph. A launch that holds a bare one takes f32 rows there.
@@ -32,34 +35,23 @@ impl Form {
     }
 }
 
-/// The result of a launch, in each form that another launch reads.
+/// What launches hold while a Plan is lowered: the names of values, of weights and of caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Made {
-    /// As f32 rows.
-    Rows(ValueId),
-    /// As an operand.
-    Operand(OperandValue),
-    /// As both.
-    Both(ValueId, OperandValue),
+pub(super) struct Ids;
+
+impl Handles for Ids {
+    type Rows = ValueId;
+    type Operand = OperandValue;
+    type Vector = WeightId;
+    type Matrix = WeightId;
+    /// The graph knows it.
+    type Extent = ();
 }
 
+/// The result of a launch, in each form that another launch reads.
+pub(super) type Made = handles::Made<Ids>;
+
 impl Made {
-    /// Returns the f32 rows, if they are made.
-    pub(super) fn rows(self) -> Option<ValueId> {
-        match self {
-            Made::Rows(rows) | Made::Both(rows, _) => Some(rows),
-            Made::Operand(_) => None,
-        }
-    }
-
-    /// Returns the operand, if one is made.
-    pub(super) fn operand(self) -> Option<OperandValue> {
-        match self {
-            Made::Operand(operand) | Made::Both(_, operand) => Some(operand),
-            Made::Rows(_) => None,
-        }
-    }
-
     /// Returns the form, if it is the only one.
     pub(super) fn only(self) -> Option<Form> {
         match self {
@@ -114,10 +106,22 @@ pub(super) fn write(id: ValueId) -> Touch {
     Touch::Write(Form::Rows(id))
 }
 
+/// Returns what a launch does with a value; `None` for a weight.
+pub(super) fn touch(seen: Seen<Ids>) -> Option<Touch> {
+    let (role, form) = match seen {
+        Seen::Rows(role, rows) => (role, Form::Rows(rows)),
+        Seen::Operand(role, operand) => (role, Form::Operand(operand)),
+        Seen::Vector(_) | Seen::Matrix(_) => return None,
+    };
+    Some(match role {
+        Role::Read => Touch::Read(form),
+        Role::Write => Touch::Write(form),
+    })
+}
+
 impl Made {
     /// Passes each form that is made to `see`.
     pub(super) fn touches(self, see: &mut dyn FnMut(Touch)) {
-        self.rows().into_iter().for_each(|id| see(write(id)));
-        self.operand().into_iter().for_each(|operand| see(Touch::Write(Form::Operand(operand))));
+        self.visit(&mut Look(&mut |seen| touch(seen).into_iter().for_each(&mut *see)));
     }
 }

@@ -14,6 +14,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
+use crate::kernels::operand::Operand;
 use crate::kernels::route::number;
 use crate::kernels::rows::{operand_args, registers};
 use crate::kernels::sum::Finish;
@@ -124,8 +125,8 @@ impl RouterLaunch {
         assert!(takes && rows <= ROUTED_ROWS_MAX, "{rows} rows of {columns}, {used} of {experts}");
         assert_eq!(self.router.rows, experts, "a row of the router for each expert");
         let (local, per) = registers(columns);
-        let (kind, codes, scales) = operand_args(self.other.and_then(|other| other.operand));
-        let plain = self.other.and_then(|other| other.plain);
+        let (kind, codes, scales) = operand_args(self.other.and_then(|other| other.made.operand()));
+        let plain = self.other.and_then(|other| other.made.rows());
         let constants = vec![
             local as u32,
             experts as u32,
@@ -155,7 +156,10 @@ impl RouterLaunch {
         };
         let counters = Span { bytes: 4 * ROUTED_ROWS_MAX as u64, ..self.counters };
         let mut writes = vec![logits, self.choice.chosen, self.choice.shares, counters];
-        writes.extend(self.other.iter().flat_map(Finish::writes));
+        if let Some(Finish { made, .. }) = self.other {
+            writes.extend(made.rows());
+            writes.extend(made.operand().iter().flat_map(Operand::spans));
+        }
         Ok(Dispatch {
             label: label.to_owned(),
             step,

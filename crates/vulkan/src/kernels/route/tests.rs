@@ -1,6 +1,7 @@
 use trine_backend::reference::ops::{self, Coefficients};
 
 use super::*;
+use crate::kernels::handles::Made;
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::kernels::rows::tests::{allocated, check_operand, random};
 use crate::pack::tests::{decoded, device_matrix, random_rows};
@@ -130,12 +131,17 @@ fn check(case: Case, seed: u64) {
     let scales = poisoned(&gpu, ((rows + 1) * kind.scale_bytes(columns)).max(4) as u64);
     let finish = Finish {
         weight: weights[2].address(),
-        plain: Some(plain.span()),
-        operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
+        made: Made::Both(
+            plain.span(),
+            Operand { kind, codes: codes.span(), scales: scales.span() },
+        ),
     };
     let count = upload(&gpu, &[rows as u32]);
     let launch = RouteLaunch {
-        streams: streams.iter().map(Buffer::span).collect(),
+        streams: streams
+            .iter()
+            .map(|stream| Stream { input: stream.span(), output: stream.span() })
+            .collect(),
         row: case.corrects.then(|| row.span()),
         added: case.adds.then(|| Added { values: added.span(), weight: weights[0].address() }),
         router: Router { norm: weights[1].address(), router, coefficients, cap: 7.0 },
@@ -144,9 +150,7 @@ fn check(case: Case, seed: u64) {
         first: [None, Some(FirstStream::Normed(finish)), Some(FirstStream::Scaled(finish))]
             [case.finish],
         epsilon: EPSILON,
-        columns,
-        rows: rows + 1,
-        row_count: count.address(),
+        extent: Extent { columns, rows: rows + 1, row_count: count.address() },
     };
     run(&gpu, &[launch.dispatch(&gpu, "route", 0).unwrap()]);
     let (expected, first) = values.expected(case);

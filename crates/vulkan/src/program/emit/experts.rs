@@ -2,7 +2,7 @@
 
 use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
 use super::super::graph::Node;
-use super::Emitter;
+use super::{At, Emitter};
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::kernels::experts::clusters::ClustersLaunch;
@@ -35,10 +35,12 @@ impl Emitter<'_> {
                 let launch = RouterLaunch {
                     choice,
                     source: self.span(router.source),
-                    norm: self.weights.vector(router.norm.weight),
-                    epsilon: router.norm.epsilon,
+                    norm: self.weights.vector(router.norm),
+                    epsilon: router.epsilon,
                     router: self.weights.matrix(self.plan, &[router.router]),
-                    other: router.other.map(|(weight, made)| self.finish(weight, made)),
+                    other: router
+                        .other
+                        .map(|other| other.visit(&mut At { emitter: self, rows: node.rows })),
                     counters: self.split_scratch,
                 };
                 launch.dispatch(self.compiler, &node.label, node.step)

@@ -7,11 +7,11 @@ use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
 use super::super::graph::{ElementsKind, Form, Home, Made, OperandValue, ValueId, Work};
 use super::super::lent::LentWork;
 use super::super::loans::{handed, places};
-use super::super::streams::{SumTerm, SumWork};
 use super::Lowering;
 use crate::error::GpuError;
 use crate::kernels::experts::Grouping;
 use crate::kernels::operand::OperandKind;
+use crate::kernels::sum::{SumLaunch, SumTerm};
 use crate::pack::Format;
 use crate::weights::Joint;
 
@@ -74,8 +74,8 @@ impl Lowering<'_> {
                     Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
                 self.entry_product(product)?;
                 let result = self.fresh(output);
-                let term = SumTerm { shares: Some(shares), ..SumTerm::of(parts, 1.0) };
-                let work = SumWork { terms: vec![term], added: None, result, norm: None };
+                let term = SumTerm { shares: Some((shares, used)), ..SumTerm::of(parts, 1.0) };
+                let work = SumLaunch::of(vec![term], result);
                 self.push(self.rows_of(output), Work::Sum(work));
                 Ok(())
             }

@@ -1,15 +1,13 @@
 //! Rules for experts: the norm before a router, the product with it and the choice from its logits
 //! become one launch, which also gives another norm of the same rows.
 
-use trine_model::WeightId;
-
 use super::super::experts::{ExpertsWork, NormedRouter};
-use super::super::graph::{Graph, Made, NormWork, Work};
+use super::super::graph::{Graph, Ids, Made, NormWork, Work};
 use super::super::selection::Selection;
-use super::super::streams::RowNorm;
 use super::streams::small_product;
 use crate::capabilities::Capabilities;
 use crate::kernels::experts::router::routes;
+use crate::kernels::sum::Finish;
 
 /// Lets a choice multiply with the router, after the norm before it. The next norm of the same rows
 /// is given by the same launch.
@@ -54,20 +52,16 @@ fn found_router(
         && graph.readers(logits) == 1
         && routes(capabilities, (columns(logits), columns(chosen)), columns(source), rows)
         && graph.is_kept(norm_at + 1..index, source);
-    let norm = RowNorm { weight, epsilon };
-    fits.then_some((norm_at, product, NormedRouter { source, norm, router, other: None }))
+    let router = NormedRouter { source, norm: weight, epsilon, router, other: None };
+    fits.then_some((norm_at, product, router))
 }
 
 /// Returns the launch after a choice that norms the routed rows too, if it may be done with it.
-fn next_norm(
-    graph: &Graph,
-    index: usize,
-    routed: &NormedRouter,
-) -> Option<(usize, (WeightId, Made))> {
+fn next_norm(graph: &Graph, index: usize, routed: &NormedRouter) -> Option<(usize, Finish<Ids>)> {
     let found = |at: &usize| match graph.nodes[*at].work {
         Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
-            let fits = source == routed.source && epsilon == routed.norm.epsilon;
-            fits.then_some((*at, (weight, made)))
+            let fits = source == routed.source && epsilon == routed.epsilon;
+            fits.then_some((*at, Finish { weight, made }))
         }
         _ => None,
     };

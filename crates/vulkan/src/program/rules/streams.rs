@@ -7,13 +7,12 @@
 use trine_model::WeightId;
 
 use super::super::graph::{
-    ElementsKind, Form, Graph, Home, Input, Made, NormWork, Output, ProductWork, ValueId, Work,
+    ElementsKind, Form, Graph, Home, Ids, Input, Made, NormWork, Output, ProductWork, ValueId, Work,
 };
 use super::super::selection::Selection;
-use super::super::streams::{
-    First, MixWork, RouteWork, RouterWork, RowNorm, StreamValues, SumTerm, SumWork,
-};
-use crate::kernels::route::ROUTED_COLUMNS_MAX;
+use crate::kernels::mix::{MixLaunch, Stream};
+use crate::kernels::route::{Added, FirstStream, ROUTED_COLUMNS_MAX, RouteLaunch, Router};
+use crate::kernels::sum::{Finish, SumLaunch, SumTerm};
 
 /// A product of f32 rows with one matrix of floats: what it multiplies, the matrix, the result.
 pub(super) fn small_product(graph: &Graph, index: usize) -> Option<(ValueId, WeightId, ValueId)> {
@@ -33,8 +32,9 @@ pub(super) fn small_product(graph: &Graph, index: usize) -> Option<(ValueId, Wei
 /// What a norm before a router norms, and what it adds first.
 struct NormBeforeRouter {
     row: ValueId,
-    added: Option<(ValueId, RowNorm)>,
-    norm: RowNorm,
+    added: Option<Added<Ids>>,
+    weight: WeightId,
+    epsilon: f32,
     result: ValueId,
 }
 
@@ -44,7 +44,7 @@ fn norm_before_router(graph: &Graph, index: usize) -> Option<NormBeforeRouter> {
     };
     match norm {
         NormWork::Norm { source: row, weight, epsilon } => {
-            Some(NormBeforeRouter { row, added: None, norm: RowNorm { weight, epsilon }, result })
+            Some(NormBeforeRouter { row, added: None, weight, epsilon, result })
         }
         NormWork::NormAddNorm {
             source,
@@ -57,9 +57,9 @@ fn norm_before_router(graph: &Graph, index: usize) -> Option<NormBeforeRouter> {
         } => {
             // Whoever else reads the row after the addition would need it written.
             let is_only = graph.readers(updated) == 1;
-            let added = Some((source, RowNorm { weight, epsilon }));
-            let norm = RowNorm { weight: next_weight, epsilon };
-            is_only.then_some(NormBeforeRouter { row: target, added, norm, result })
+            let added = Some(Added { values: source, weight });
+            let (row, weight) = (target, next_weight);
+            is_only.then_some(NormBeforeRouter { row, added, weight, epsilon, result })
         }
         NormWork::Bare { .. }
         | NormWork::Layer { .. }
@@ -82,7 +82,7 @@ pub(super) fn route(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 }
 
 /// Returns how many launches from `index` on a mix with a router replaces.
-fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteWork)> {
+fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteLaunch<Ids>)> {
     let routed = norm_before_router(graph, index)?;
     let (input, router, product) = small_product(graph, index + 1)?;
     let Work::Elements { kind: ElementsKind::Softcap { cap, target }, result: capped } =
@@ -95,7 +95,7 @@ fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteWork)> {
         Work::Sum(sum) => (Some(sum), &graph.nodes.get(index + 5)?.work),
         work => (None, work),
     };
-    let Work::Mix(MixWork { streams, sources, coefficients: last, bias, scale }) = mix else {
+    let Work::Mix(MixLaunch { streams, sources, coefficients: last, bias, scale, .. }) = mix else {
         return None;
     };
     let chain = [(input, routed.result), (target, product), (second, capped), (*last, result)];
@@ -115,10 +115,18 @@ fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteWork)> {
         && graph.value(inputs[0]).columns <= ROUTED_COLUMNS_MAX
         && inputs.iter().all(is_last)
         && inputs.iter().all(|id| inputs.iter().filter(|other| *other == id).count() == 1);
-    let (norm, added) = (routed.norm, routed.added);
-    let router = RouterWork { norm, router, cap, coefficients };
-    let (streams, bias, scale) = (streams.clone(), *bias, *scale);
-    fits.then_some((count, RouteWork { streams, row, added, router, bias, scale, first: None }))
+    let work = RouteLaunch {
+        streams: streams.clone(),
+        row,
+        added: routed.added,
+        router: Router { norm: routed.weight, router, coefficients, cap },
+        bias: *bias,
+        scale: *scale,
+        first: None,
+        epsilon: routed.epsilon,
+        extent: (),
+    };
+    fits.then_some((count, work))
 }
 
 /// Returns the row that is routed, if the only source is its distance from the first stream.
@@ -126,7 +134,7 @@ fn corrected(
     graph: &Graph,
     index: usize,
     routed: &NormBeforeRouter,
-    sum: &SumWork,
+    sum: &SumLaunch<Ids>,
     first: ValueId,
     sources: &[ValueId],
 ) -> Option<ValueId> {
@@ -137,8 +145,8 @@ fn corrected(
     };
     let [plus @ SumTerm { values, .. }, minus] = sum.terms[..] else { return None };
     let subtracts = plus == SumTerm::of(values, 1.0) && minus == SumTerm::of(first, -1.0);
-    let is_source = *sources == [sum.result] && graph.readers(sum.result) == 1;
-    (values == row && subtracts && is_source && sum.norm.is_none()).then_some(routed.row)
+    let is_source = *sources == [sum.sum] && graph.readers(sum.sum) == 1;
+    (values == row && subtracts && is_source && sum.finish.is_none()).then_some(routed.row)
 }
 
 /// Lets a mix with a router add the norm of a row to all its streams but the first.
@@ -151,16 +159,15 @@ pub(super) fn route_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool
     let added = |node: usize| match graph.nodes.get(node)?.work {
         Work::Elements { kind: ElementsKind::Add { source, target }, result } => (source == normed
             && graph.readers(result) == 1)
-            .then_some(StreamValues { input: target, output: result }),
+            .then_some(Stream { input: target, output: result }),
         _ => None,
     };
-    let all: Vec<StreamValues> = (index + 1..).map_while(added).collect();
+    let all: Vec<Stream<Ids>> = (index + 1..).map_while(added).collect();
     let at = index + 1 + all.len();
     let Some(Work::Route(work)) = graph.nodes.get(at).map(|node| &node.work) else { return false };
-    let norm = RowNorm { weight, epsilon };
     let fits = work.added.is_none()
         && work.row.is_none()
-        && work.router.norm.epsilon == epsilon
+        && work.epsilon == epsilon
         && graph.readers(normed) == all.len()
         && work.streams.len() == all.len() + 1
         && work.streams[1..].iter().zip(&all).all(|(stream, add)| stream.input == add.output);
@@ -168,7 +175,7 @@ pub(super) fn route_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool
         return false;
     }
     if let Work::Route(work) = &mut graph.nodes[at].work {
-        work.added = Some((source, norm));
+        work.added = Some(Added { values: source, weight });
         work.streams[1..].iter_mut().zip(&all).for_each(|(stream, add)| stream.input = add.input);
     }
     graph.nodes.drain(index..at);
@@ -177,22 +184,22 @@ pub(super) fn route_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool
 
 /// Lets a mix with a router go on with its first stream: norm it, or multiply it with a vector.
 pub(super) fn route_finishes(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Route(RouteWork { streams, first: None, router, .. }) = &graph.nodes[index].work
+    let Work::Route(RouteLaunch { streams, first: None, epsilon, .. }) = &graph.nodes[index].work
     else {
         return false;
     };
-    let (stream, epsilon) = (streams[0].output, router.norm.epsilon);
+    let (stream, epsilon) = (streams[0].output, *epsilon);
     let Some(next) = graph.nodes.get(index + 1) else { return false };
     let found = match next.work {
         Work::Norm { norm: NormWork::Norm { source, weight, epsilon: same }, made }
             if source == stream && same == epsilon =>
         {
-            First::Normed(RowNorm { weight, epsilon }, made)
+            FirstStream::Normed(Finish { weight, made })
         }
         Work::Elements { kind: ElementsKind::Scale { source, weight }, result }
             if source == stream =>
         {
-            First::Scaled(weight, Made::Rows(result))
+            FirstStream::Scaled(Finish { weight, made: Made::Rows(result) })
         }
         _ => return false,
     };

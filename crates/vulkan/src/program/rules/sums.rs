@@ -3,19 +3,18 @@
 
 use trine_model::TERMS_MAX;
 
-use super::super::graph::{Graph, Made, NormWork, ValueId, Work};
+use super::super::graph::{Graph, Ids, Made, NormWork, ValueId, Work};
 use super::super::selection::Selection;
-use super::super::streams::{RowNorm, SumAdd, SumTerm, SumWork};
-use crate::kernels::sum::NORMED_COLUMNS_MAX;
+use crate::kernels::sum::{Finish, NORMED_COLUMNS_MAX, SumAdd, SumLaunch, SumTerm};
 
 /// Returns whether the norms of a sum have no other epsilon.
-fn agrees(sum: &SumWork, epsilon: f32) -> bool {
-    sum.norms().all(|norm| norm.epsilon == epsilon)
+fn agrees(sum: &SumLaunch<Ids>, epsilon: f32) -> bool {
+    !sum.norms() || sum.epsilon == epsilon
 }
 
 /// Returns the sum that has a value as one term, with the number of its launch and of the term, if
 /// nothing else reads the value and the sum may norm such rows.
-fn only_term(graph: &Graph, value: ValueId) -> Option<(usize, &SumWork, usize)> {
+fn only_term(graph: &Graph, value: ValueId) -> Option<(usize, &SumLaunch<Ids>, usize)> {
     let reader = graph.nodes.iter().position(|node| node.work.reads(value))?;
     let Work::Sum(sum) = &graph.nodes[reader].work else { return None };
     let mut terms = (0..sum.terms.len()).filter(|&at| sum.terms[at].values == value);
@@ -34,8 +33,8 @@ pub(super) fn sum_norms_term(graph: &mut Graph, index: usize, _: &Selection) -> 
     let Some((reader, sum, term)) = only_term(graph, normed) else { return false };
     let fits = agrees(sum, epsilon) && graph.is_kept(index + 1..reader, source);
     if fits && let Work::Sum(sum) = &mut graph.nodes[reader].work {
-        let norm = Some(RowNorm { weight, epsilon });
-        sum.terms[term] = SumTerm { values: source, norm, ..sum.terms[term] };
+        sum.terms[term] = SumTerm { values: source, norm: Some(weight), ..sum.terms[term] };
+        sum.epsilon = epsilon;
         graph.nodes.remove(index);
     }
     fits
@@ -48,13 +47,13 @@ pub(super) fn sum_norms_result(graph: &mut Graph, index: usize, _: &Selection) -
     let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } = next.work else {
         return false;
     };
-    let fits = source == sum.result
-        && sum.norm.is_none()
+    let fits = source == sum.sum
+        && sum.finish.is_none()
         && sum.added.is_none()
         && agrees(sum, epsilon)
         && graph.value(source).columns <= NORMED_COLUMNS_MAX;
     if fits && let Work::Sum(sum) = &mut graph.nodes[index].work {
-        sum.norm = Some((RowNorm { weight, epsilon }, made));
+        (sum.finish, sum.epsilon) = (Some(Finish { weight, made }), epsilon);
         graph.nodes.remove(index + 1);
     }
     fits
@@ -62,12 +61,13 @@ pub(super) fn sum_norms_result(graph: &mut Graph, index: usize, _: &Selection) -
 
 /// Lets a sum add the parts of a term itself, if only it reads what another one makes of them.
 pub(super) fn sum_takes_sum(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Sum(SumWork { terms, added: None, result, norm: None }) = &graph.nodes[index].work
+    let Work::Sum(SumLaunch { terms, added: None, sum, finish: None, .. }) =
+        &graph.nodes[index].work
     else {
         return false;
     };
     let ([own @ SumTerm { factor: 1.0, norm: None, shares: Some(shares), .. }], result) =
-        (&terms[..], *result)
+        (&terms[..], *sum)
     else {
         return false;
     };
@@ -76,7 +76,7 @@ pub(super) fn sum_takes_sum(graph: &mut Graph, index: usize, _: &Selection) -> b
     // A launch has the shares of one term, in the place of another one.
     let fits = sum.terms.len() < TERMS_MAX
         && sum.terms.iter().all(|term| term.shares.is_none())
-        && [own.values, shares].iter().all(|&id| graph.is_kept(index + 1..reader, id));
+        && [own.values, shares.0].iter().all(|&id| graph.is_kept(index + 1..reader, id));
     if fits && let Work::Sum(sum) = &mut graph.nodes[reader].work {
         let SumTerm { values, shares, .. } = own;
         sum.terms[term] = SumTerm { values, shares, ..sum.terms[term] };
@@ -88,7 +88,9 @@ pub(super) fn sum_takes_sum(graph: &mut Graph, index: usize, _: &Selection) -> b
 /// Lets a sum do the addition of its norm that follows, with the norm after that, if nothing else
 /// reads the sum.
 pub(super) fn sum_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Sum(SumWork { added: None, norm: None, result, .. }) = graph.nodes[index].work else {
+    let Work::Sum(SumLaunch { added: None, finish: None, sum: result, .. }) =
+        graph.nodes[index].work
+    else {
         return false;
     };
     let Some(next) = graph.nodes.get(index + 1) else { return false };
@@ -107,10 +109,9 @@ pub(super) fn sum_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         && graph.home(updated).0 == graph.home(target).0
         && graph.value(source).columns <= NORMED_COLUMNS_MAX;
     if fits && let Work::Sum(sum) = &mut graph.nodes[index].work {
-        let norm = RowNorm { weight, epsilon };
-        sum.added = Some(SumAdd { norm, target, scale });
-        sum.result = updated;
-        sum.norm = Some((RowNorm { weight: next_weight, epsilon }, made));
+        sum.added = Some(SumAdd { norm: weight, target, scale });
+        (sum.sum, sum.epsilon) = (updated, epsilon);
+        sum.finish = Some(Finish { weight: next_weight, made });
         graph.nodes.remove(index + 1);
     }
     fits

@@ -4,6 +4,7 @@ use trine_backend::reference::ops;
 
 use super::super::router::{ROUTED_ROWS_MAX, RouterLaunch, routes};
 use super::*;
+use crate::kernels::handles::Made;
 use crate::kernels::rows::tests::{allocated, check_operand};
 use crate::kernels::sum::Finish;
 use crate::raw::transfer::Transfer;
@@ -59,8 +60,7 @@ fn check(case: &Case) {
         router,
         other: other.map(|_| Finish {
             weight: other_memory.address(),
-            plain: Some(plain.span()),
-            operand: Some(operand),
+            made: Made::Both(plain.span(), operand),
         }),
         counters: counters.span(),
     };

@@ -53,12 +53,12 @@ fn room(columns: usize) -> (Graph, Selection, [ValueId; 5]) {
     (graph, selection, values)
 }
 
-fn sum(terms: Vec<SumTerm>, result: ValueId) -> Work {
-    Work::Sum(SumWork { terms, added: None, result, norm: None })
+fn sum(terms: Vec<SumTerm<Ids>>, result: ValueId) -> Work {
+    Work::Sum(SumLaunch::of(terms, result))
 }
 
-fn parts(values: ValueId, shares: ValueId) -> SumTerm {
-    SumTerm { shares: Some(shares), ..SumTerm::of(values, 1.0) }
+fn parts(values: ValueId, shares: ValueId) -> SumTerm<Ids> {
+    SumTerm { shares: Some((shares, 2)), ..SumTerm::of(values, 1.0) }
 }
 
 /// Returns how many launches are left after a rule.
@@ -106,8 +106,8 @@ fn added(columns: usize, epsilon: f32, is_in_place: bool, others: usize) -> usiz
     let (mut graph, selection, v) = room(columns);
     let home = if is_in_place { Home::Of(v[2]) } else { Home::Own };
     let updated = graph.fresh_rows(3, columns, home);
-    let norm = Some(RowNorm { weight: NORM, epsilon: EPSILON });
-    push(&mut graph, sum(vec![SumTerm { norm, ..SumTerm::of(v[0], 1.0) }], v[1]));
+    let terms = vec![SumTerm { norm: Some(NORM), ..SumTerm::of(v[0], 1.0) }];
+    push(&mut graph, Work::Sum(SumLaunch { epsilon: EPSILON, ..SumLaunch::of(terms, v[1]) }));
     let norm = NormWork::NormAddNorm {
         source: v[1],
         weight: NORM,

@@ -1,0 +1,190 @@
+//! What launches hold in place of memory, and one function of each that names it.
+//!
+//! A launch is described once, by the struct of its kernel. While a Plan is lowered the struct
+//! holds names of values and weights; when the launch is recorded it holds [`Addresses`]. Its
+//! function `visit` hands each operand to a [`Visitor`] once, with what the launch does with it,
+//! and returns the launch over what it got back. Which values a launch touches, how it is printed,
+//! where they are placed, what a dispatch reads and writes, and the dispatch itself follow from it.
+
+use std::fmt::Debug;
+
+use super::operand::Operand;
+use crate::dispatch::Span;
+use crate::pack::Matrix;
+
+/// What a launch holds in place of memory.
+pub trait Handles: Debug + Clone + Copy + PartialEq {
+    /// f32 rows.
+    type Rows: Debug + Clone + Copy + PartialEq;
+    /// An operand of a product.
+    type Operand: Debug + Clone + Copy + PartialEq;
+    /// A vector of the model, f32.
+    type Vector: Debug + Clone + Copy + PartialEq;
+    /// A matrix of the model.
+    type Matrix: Debug + Clone + Copy + PartialEq;
+    /// How many rows and columns there are.
+    type Extent: Debug + Clone + Copy + PartialEq;
+}
+
+/// Handles that are in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses;
+
+impl Handles for Addresses {
+    type Rows = Span;
+    type Operand = Operand;
+    type Vector = u64;
+    type Matrix = Matrix;
+    type Extent = Extent;
+}
+
+/// Nothing: what a visitor returns that only looks.
+impl Handles for () {
+    type Rows = ();
+    type Operand = ();
+    type Vector = ();
+    type Matrix = ();
+    type Extent = ();
+}
+
+/// The rows and columns of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Columns of a row.
+    pub columns: usize,
+    /// Most rows.
+    pub rows: usize,
+    /// Address of the number of rows in the step.
+    pub row_count: u64,
+}
+
+/// What a launch does with an operand. One that it changes in place has two names while a Plan is
+/// lowered: it reads the old value and writes the new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It uses the values.
+    Read,
+    /// It sets them.
+    Write,
+}
+
+/// Sees the operands of a launch over `A`, and gives those of the same launch over `B`.
+pub trait Visitor<A: Handles, B: Handles> {
+    /// Sees f32 rows.
+    fn rows(&mut self, role: Role, rows: A::Rows) -> B::Rows;
+
+    /// Sees an operand of a product.
+    fn operand(&mut self, role: Role, operand: A::Operand) -> B::Operand;
+
+    /// Sees a vector of the model.
+    fn vector(&mut self, vector: A::Vector) -> B::Vector;
+
+    /// Sees a matrix of the model.
+    fn matrix(&mut self, matrix: A::Matrix) -> B::Matrix;
+
+    /// Returns the extent of a launch whose rows have as many columns as these.
+    fn extent(&mut self, extent: A::Extent, like: A::Rows) -> B::Extent;
+
+    /// Sees f32 rows that are read.
+    fn read(&mut self, rows: A::Rows) -> B::Rows {
+        self.rows(Role::Read, rows)
+    }
+
+    /// Sees f32 rows that are written.
+    fn write(&mut self, rows: A::Rows) -> B::Rows {
+        self.rows(Role::Write, rows)
+    }
+}
+
+/// An operand of a launch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Seen<H: Handles> {
+    /// f32 rows.
+    Rows(Role, H::Rows),
+    /// An operand of a product.
+    Operand(Role, H::Operand),
+    /// A vector of the model.
+    Vector(H::Vector),
+    /// A matrix of the model.
+    Matrix(H::Matrix),
+}
+
+/// A visitor that only looks.
+pub struct Look<'a, H: Handles>(pub &'a mut dyn FnMut(Seen<H>));
+
+impl<H: Handles> Visitor<H, ()> for Look<'_, H> {
+    fn rows(&mut self, role: Role, rows: H::Rows) {
+        self.0(Seen::Rows(role, rows));
+    }
+
+    fn operand(&mut self, role: Role, operand: H::Operand) {
+        self.0(Seen::Operand(role, operand));
+    }
+
+    fn vector(&mut self, vector: H::Vector) {
+        self.0(Seen::Vector(vector));
+    }
+
+    fn matrix(&mut self, matrix: H::Matrix) {
+        self.0(Seen::Matrix(matrix));
+    }
+
+    fn extent(&mut self, _: H::Extent, _: H::Rows) {}
+}
+
+/// Returns the memory that a launch reads, apart from weights, and the memory that it writes.
+/// `visit` visits it.
+pub(super) fn spans(visit: impl FnOnce(&mut Look<'_, Addresses>)) -> (Vec<Span>, Vec<Span>) {
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    visit(&mut Look(&mut |seen| {
+        let mut add = |role, span| match role {
+            Role::Read => reads.push(span),
+            Role::Write => writes.push(span),
+        };
+        match seen {
+            Seen::Rows(role, span) => add(role, span),
+            Seen::Operand(role, operand) => operand.spans().for_each(|span| add(role, span)),
+            Seen::Vector(_) | Seen::Matrix(_) => {}
+        }
+    }));
+    (reads, writes)
+}
+
+/// The result of a launch, in each form that another launch reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Made<H: Handles = Addresses> {
+    /// As f32 rows.
+    Rows(H::Rows),
+    /// As an operand.
+    Operand(H::Operand),
+    /// As both.
+    Both(H::Rows, H::Operand),
+}
+
+impl<H: Handles> Made<H> {
+    /// Returns the f32 rows, if they are made.
+    pub fn rows(self) -> Option<H::Rows> {
+        match self {
+            Made::Rows(rows) | Made::Both(rows, _) => Some(rows),
+            Made::Operand(_) => None,
+        }
+    }
+
+    /// Returns the operand, if one is made.
+    pub fn operand(self) -> Option<H::Operand> {
+        match self {
+            Made::Operand(operand) | Made::Both(_, operand) => Some(operand),
+            Made::Rows(_) => None,
+        }
+    }
+
+    pub(crate) fn visit<B: Handles>(self, by: &mut impl Visitor<H, B>) -> Made<B> {
+        match self {
+            Made::Rows(rows) => Made::Rows(by.write(rows)),
+            Made::Operand(operand) => Made::Operand(by.operand(Role::Write, operand)),
+            Made::Both(rows, operand) => {
+                Made::Both(by.write(rows), by.operand(Role::Write, operand))
+            }
+        }
+    }
+}
