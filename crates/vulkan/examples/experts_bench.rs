@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
 use trine_vulkan::kernels::experts::{GatherLaunch, Grouping, SortLaunch};
+use trine_vulkan::kernels::handles::{Extent, Made};
 use trine_vulkan::kernels::matmul::MatmulShape;
 use trine_vulkan::kernels::matvec::MatvecShape;
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
@@ -269,13 +270,10 @@ impl Bed {
         let convert = RowsLaunch {
             work: RowWork::Convert { parts: 1 },
             source: self.input.span(),
-            columns: HIDDEN,
-            rows: self.rows,
-            row_count: self.count.address(),
             epsilon: 0.0,
             within: RowLimits::NONE,
-            plain: None,
-            operand: Some(self.operand(0, kind)),
+            made: Some(Made::Operand(self.operand(0, kind))),
+            extent: Extent { columns: HIDDEN, rows: self.rows, row_count: self.count.address() },
         };
         let [gated, down] = self.products(grouping, kind);
         let mut launches = vec![

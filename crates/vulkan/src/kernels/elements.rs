@@ -2,8 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::handles::{Addresses, Extent, Handles, Visitor, spans};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -14,68 +15,82 @@ const LOCAL: usize = 256;
 const LITTLE: usize = 1 << 18;
 
 /// What is done to each element.
-#[derive(Debug, Clone, Copy)]
-pub enum ElementWork {
+/// A `target` is changed in place: it is where the result goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ElementWork<H: Handles = Addresses> {
     /// `result = gelu(gate) * up`.
     Geglu {
         /// (rows, columns) f32.
-        gate: Span,
-        /// (rows, `stride`) f32, from the first column that is used on.
-        up: Span,
+        gate: H::Rows,
+        /// (rows, `stride`) f32.
+        up: H::Rows,
+        /// The first column of `up` that is used; 0 over addresses, where `up` begins with it.
+        first: usize,
         /// Columns of a row of `up`.
         stride: usize,
     },
-    /// `result += source`.
+    /// `target += source`.
     Add {
         /// (rows, columns) f32.
-        source: Span,
+        source: H::Rows,
+        /// (rows, columns) f32.
+        target: H::Rows,
     },
-    /// `result = cap * tanh(result / cap)`.
+    /// `target = cap * tanh(target / cap)`.
     Softcap {
         /// Largest magnitude.
         cap: f32,
+        /// (rows, columns) f32.
+        target: H::Rows,
     },
     /// `result[row] = source[picks[row]]`.
     Select {
         /// (tokens, columns) f32.
-        source: Span,
-        /// Address of the row numbers, u32.
-        picks: u64,
+        source: H::Rows,
+        /// The row numbers.
+        picks: H::Numbers,
     },
     /// `result = source * weight`.
     Scale {
         /// (rows, columns) f32.
-        source: Span,
+        source: H::Rows,
         /// Factors of the columns, f32.
-        weight: u64,
+        weight: H::Vector,
     },
-    /// `result += bias`.
+    /// `target += bias`.
     Bias {
         /// Values of the columns, f32.
-        bias: u64,
+        bias: H::Vector,
+        /// (rows, columns) f32.
+        target: H::Rows,
     },
-    /// `result = gelu(result)`.
-    Gelu,
+    /// `target = gelu(target)`.
+    Gelu {
+        /// (rows, columns) f32.
+        target: H::Rows,
+    },
     /// `result[row]` = the mean of `count` rows from `source[picks[row]]` on.
     Pool {
         /// (tokens, columns) f32.
-        source: Span,
-        /// Address of the row numbers, u32.
-        picks: u64,
+        source: H::Rows,
+        /// The row numbers.
+        picks: H::Numbers,
         /// Rows of a mean.
         count: usize,
     },
-    /// `result[row] = source[i]` where the token of the row is the `i`-th soft one.
+    /// `target[row] = source[i]` where the token of the row is the `i`-th soft one.
     Insert {
         /// (soft tokens, columns) f32.
-        source: Span,
-        /// Address of the step's frame ([`EmbedLaunch::frame`](super::embed::EmbedLaunch::frame)).
-        frame: u64,
+        source: H::Rows,
+        /// The step's frame ([`EmbedLaunch::frame`](super::embed::EmbedLaunch::frame)).
+        frame: H::Numbers,
+        /// (rows, columns) f32. Other rows stay.
+        target: H::Rows,
     },
     /// `result = min(max(source, low), high)`; NaN stays NaN.
     Clamp {
         /// (rows, columns) f32.
-        source: Span,
+        source: H::Rows,
         /// The least value.
         low: f32,
         /// The largest value.
@@ -84,15 +99,84 @@ pub enum ElementWork {
     /// `result = first, second`: the columns of the one and then those of the other.
     Join {
         /// (rows, `split`) f32.
-        first: Span,
-        /// (rows, columns - `split`) f32; nowhere if the first has all columns.
-        second: Span,
+        first: H::Rows,
+        /// (rows, columns - `split`) f32; `None` if the first has all columns.
+        second: Option<H::Rows>,
         /// Columns of `first`.
         split: usize,
     },
 }
 
-impl ElementWork {
+impl<H: Handles> ElementWork<H> {
+    fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> ElementWork<B> {
+        match *self {
+            ElementWork::Geglu { gate, up, first, stride } => {
+                let (gate, up) = (by.read(gate), by.read_from(up, first));
+                ElementWork::Geglu { gate, up, first: 0, stride }
+            }
+            ElementWork::Add { source, target } => {
+                ElementWork::Add { source: by.read(source), target: by.read(target) }
+            }
+            ElementWork::Softcap { cap, target } => {
+                ElementWork::Softcap { cap, target: by.read(target) }
+            }
+            ElementWork::Select { source, picks } => {
+                ElementWork::Select { source: by.read(source), picks: by.numbers(picks) }
+            }
+            ElementWork::Scale { source, weight } => {
+                ElementWork::Scale { source: by.read(source), weight: by.vector(weight) }
+            }
+            ElementWork::Bias { bias, target } => {
+                ElementWork::Bias { bias: by.vector(bias), target: by.read(target) }
+            }
+            ElementWork::Gelu { target } => ElementWork::Gelu { target: by.read(target) },
+            ElementWork::Pool { source, picks, count } => {
+                ElementWork::Pool { source: by.read(source), picks: by.numbers(picks), count }
+            }
+            ElementWork::Insert { source, frame, target } => ElementWork::Insert {
+                source: by.read(source),
+                frame: by.numbers(frame),
+                target: by.read(target),
+            },
+            ElementWork::Clamp { source, low, high } => {
+                ElementWork::Clamp { source: by.read(source), low, high }
+            }
+            ElementWork::Join { first, second, split } => {
+                let (first, second) = (by.read(first), second.map(|second| by.read(second)));
+                ElementWork::Join { first, second, split }
+            }
+        }
+    }
+
+    /// Returns what is launched.
+    fn name(&self) -> &'static str {
+        match self {
+            ElementWork::Geglu { .. } => "geglu",
+            ElementWork::Add { .. } => "add",
+            ElementWork::Softcap { .. } => "softcap",
+            ElementWork::Select { .. } => "select",
+            ElementWork::Scale { .. } => "scale",
+            ElementWork::Bias { .. } => "bias",
+            ElementWork::Gelu { .. } => "gelu",
+            ElementWork::Pool { .. } => "pool",
+            ElementWork::Insert { .. } => "insert",
+            ElementWork::Clamp { .. } => "clamp",
+            ElementWork::Join { .. } => "join",
+        }
+    }
+
+    /// Returns what is changed in place.
+    fn target(&self) -> Option<H::Rows> {
+        match *self {
+            ElementWork::Add { target, .. }
+            | ElementWork::Softcap { target, .. }
+            | ElementWork::Bias { target, .. }
+            | ElementWork::Gelu { target }
+            | ElementWork::Insert { target, .. } => Some(target),
+            _ => None,
+        }
+    }
+
     /// Returns its number in the shader.
     fn mode(&self) -> u32 {
         match self {
@@ -103,7 +187,7 @@ impl ElementWork {
             ElementWork::Scale { .. } => 4,
             ElementWork::Join { .. } => 5,
             ElementWork::Bias { .. } => 6,
-            ElementWork::Gelu => 7,
+            ElementWork::Gelu { .. } => 7,
             ElementWork::Pool { .. } => 8,
             ElementWork::Insert { .. } => 9,
             ElementWork::Clamp { .. } => 10,
@@ -112,18 +196,30 @@ impl ElementWork {
 }
 
 /// A launch over elements.
-#[derive(Debug, Clone, Copy)]
-pub struct ElementsLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ElementsLaunch<H: Handles = Addresses> {
     /// What is done.
-    pub work: ElementWork,
+    pub work: ElementWork<H>,
     /// (rows, columns) f32.
-    pub result: Span,
-    /// Columns of a row.
-    pub columns: usize,
-    /// Most rows.
-    pub rows: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    pub result: H::Rows,
+    /// The rows and columns.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles> ElementsLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> ElementsLaunch<B> {
+        ElementsLaunch {
+            work: self.work.visit(by),
+            result: by.write(self.result),
+            extent: by.extent(self.extent, self.result),
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        self.work.name()
+    }
 }
 
 #[repr(C)]
@@ -143,80 +239,67 @@ struct Args {
 
 impl ElementsLaunch {
     fn fill(&self) -> Fill {
-        if self.rows * self.columns <= LITTLE { Fill::Little } else { Fill::Anywhere }
+        if self.extent.rows * self.extent.columns <= LITTLE { Fill::Little } else { Fill::Anywhere }
     }
 
     /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the result does not go where the target is that is changed in place.
     pub fn dispatch(
         &self,
         gpu: &dyn Compiler,
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
+        let Extent { columns, rows, row_count } = self.extent;
+        let is_in_place = self.work.target().is_none_or(|target| target == self.result);
+        assert!(is_in_place, "{label} gives its result elsewhere");
         let mut args = Args {
             first: 0,
             second: 0,
             result: self.result.address,
-            rows: self.row_count,
+            rows: row_count,
             picks: 0,
             chain: 0,
-            columns: self.columns as u32,
-            stride: self.columns as u32,
+            columns: columns as u32,
+            stride: columns as u32,
             cap: 1.0,
             high: 1.0,
         };
-        let mut reads = Vec::new();
         match self.work {
-            ElementWork::Geglu { gate, up, stride } => {
+            ElementWork::Geglu { gate, up, stride, .. } => {
                 (args.first, args.second, args.stride) = (gate.address, up.address, stride as u32);
-                reads.extend([gate, up]);
             }
-            ElementWork::Add { source } => {
-                args.first = source.address;
-                reads.extend([source, self.result]);
-            }
-            ElementWork::Softcap { cap } => {
-                args.cap = cap;
-                reads.push(self.result);
-            }
+            ElementWork::Add { source, .. } => args.first = source.address,
+            ElementWork::Softcap { cap, .. } => args.cap = cap,
             ElementWork::Select { source, picks } => {
                 (args.first, args.picks) = (source.address, picks);
-                reads.push(source);
             }
             ElementWork::Scale { source, weight } => {
                 (args.first, args.second) = (source.address, weight);
-                reads.push(source);
             }
             ElementWork::Join { first, second, split } => {
-                (args.first, args.second) = (first.address, second.address);
+                args.first = first.address;
+                args.second = second.map_or(0, |second| second.address);
                 args.stride = split as u32;
-                reads.push(first);
-                reads.extend((split < self.columns).then_some(second));
             }
-            ElementWork::Bias { bias } => {
-                args.second = bias;
-                reads.push(self.result);
-            }
-            ElementWork::Gelu => {
-                reads.push(self.result);
-            }
+            ElementWork::Bias { bias, .. } => args.second = bias,
+            ElementWork::Gelu { .. } => {}
             ElementWork::Pool { source, picks, count } => {
                 (args.first, args.picks, args.stride) = (source.address, picks, count as u32);
-                reads.push(source);
             }
             ElementWork::Clamp { source, low, high } => {
                 (args.first, args.cap, args.high) = (source.address, low, high);
-                reads.push(source);
             }
-            ElementWork::Insert { source, frame } => {
+            ElementWork::Insert { source, frame, .. } => {
                 (args.first, args.picks) = (source.address, frame);
-                // Other rows stay.
-                reads.extend([source, self.result]);
             }
         }
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         let constants = vec![LOCAL as u32, self.work.mode()];
         let key = KernelKey { shader: Shader("elements"), constants, subgroup: None };
         Ok(Dispatch {
@@ -224,9 +307,9 @@ impl ElementsLaunch {
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [self.columns.div_ceil(LOCAL) as u32, self.rows as u32, 1],
+            groups: [columns.div_ceil(LOCAL) as u32, rows as u32, 1],
             reads,
-            writes: vec![self.result],
+            writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
                 early: None,
@@ -242,12 +325,13 @@ mod tests {
     use trine_backend::reference::ops;
 
     use super::*;
+    use crate::dispatch::Span;
     use crate::testing::{download, gpu, poisoned, run, upload};
 
-    fn launch(work: ElementWork, result: Span, columns: usize, count: u64) {
+    fn launch(work: ElementWork, result: Span, columns: usize, row_count: u64) {
         let gpu = gpu();
         let rows = result.bytes as usize / (4 * columns);
-        let launch = ElementsLaunch { work, result, columns, rows, row_count: count };
+        let launch = ElementsLaunch { work, result, extent: Extent { columns, rows, row_count } };
         run(&gpu, &[launch.dispatch(&gpu, "elements", 0).unwrap()]);
     }
 
@@ -273,7 +357,7 @@ mod tests {
         };
         let result = poisoned(&gpu, 256);
         launch(
-            ElementWork::Geglu { gate: first.span(), up: second.span(), stride: 8 },
+            ElementWork::Geglu { gate: first.span(), up: second.span(), first: 0, stride: 8 },
             result.span(),
             8,
             count.address(),
@@ -281,11 +365,13 @@ mod tests {
         close(&download(&gpu, &result), &|at| gelu(f64::from(a[at])) * f64::from(b[at]));
 
         let result = upload(&gpu, &b);
-        launch(ElementWork::Add { source: first.span() }, result.span(), 16, count.address());
+        let work = ElementWork::Add { source: first.span(), target: result.span() };
+        launch(work, result.span(), 16, count.address());
         close(&download(&gpu, &result), &|at| f64::from(a[at]) + f64::from(b[at]));
 
         let result = upload(&gpu, &a);
-        launch(ElementWork::Softcap { cap: 3.0 }, result.span(), 64, count.address());
+        let work = ElementWork::Softcap { cap: 3.0, target: result.span() };
+        launch(work, result.span(), 64, count.address());
         close(&download(&gpu, &result), &|at| 3.0 * (f64::from(a[at]) / 3.0).tanh());
 
         let (result, picks) = (poisoned(&gpu, 256), upload(&gpu, &[7_u32, 0, 3, 7, 1, 1, 6, 2]));
@@ -307,7 +393,8 @@ mod tests {
         let (first, second, count) = (upload(&gpu, &a), upload(&gpu, &b), upload(&gpu, &[3_u32]));
         for split in [1, 5, 16] {
             let result = upload(&gpu, &[0.5_f32; 64]);
-            let work = ElementWork::Join { first: first.span(), second: second.span(), split };
+            let second = (split < 16).then_some(second.span());
+            let work = ElementWork::Join { first: first.span(), second, split };
             launch(work, result.span(), 16, count.address());
             for (at, found) in download::<f32>(&gpu, &result).into_iter().enumerate() {
                 let (row, column) = (at / 16, at % 16);
@@ -330,9 +417,13 @@ mod tests {
         let mut expected = [values.clone(), values.clone()];
         ops::bias(&mut expected[0][..48], &bias);
         ops::gelu_all(&mut expected[1][..48]);
-        let works = [ElementWork::Bias { bias: biases.address() }, ElementWork::Gelu];
-        for (work, expected) in works.into_iter().zip(expected) {
+        for (is_bias, expected) in [true, false].into_iter().zip(expected) {
             let result = upload(&gpu, &values);
+            let target = result.span();
+            let work = match is_bias {
+                true => ElementWork::Bias { bias: biases.address(), target },
+                false => ElementWork::Gelu { target },
+            };
             launch(work, result.span(), 16, count.address());
             for (found, wanted) in download::<f32>(&gpu, &result).into_iter().zip(expected) {
                 assert!((found - wanted).abs() <= 2e-6, "{work:?}: {found} {wanted}");
@@ -388,8 +479,8 @@ mod tests {
         tokens.iter().for_each(|&token| frame.extend([token, 1 << 31, 0, 0]));
         let (frame, soft) = (upload(&gpu, &frame), upload(&gpu, &[3.0_f32, 4.0, 5.0, 6.0]));
         let result = upload(&gpu, &[0.5_f32; 10]);
-        let work = ElementWork::Insert { source: soft.span(), frame: frame.address() };
-        launch(work, Span { bytes: 40, ..result.span() }, 2, frame.address());
+        let (frame, target) = (frame.address(), Span { bytes: 40, ..result.span() });
+        launch(ElementWork::Insert { source: soft.span(), frame, target }, target, 2, frame);
         let found = download::<f32>(&gpu, &result);
         assert_eq!(found[..10], [0.5, 0.5, 3.0, 4.0, 0.5, 0.5, 5.0, 6.0, 0.5, 0.5]);
     }
@@ -403,7 +494,7 @@ mod tests {
         let (gate, up, result) =
             (upload(&gpu, &values), upload(&gpu, &[1.0_f32; 64]), poisoned(&gpu, 256));
         launch(
-            ElementWork::Geglu { gate: gate.span(), up: up.span(), stride: 64 },
+            ElementWork::Geglu { gate: gate.span(), up: up.span(), first: 0, stride: 64 },
             result.span(),
             64,
             count.address(),
@@ -413,7 +504,8 @@ mod tests {
         assert_eq!((found[3], found[4]), (80.0, 0.0));
         assert!(found[0] >= 1e30 && found[1] == 0.0, "{found:?}");
         let capped = upload(&gpu, &values);
-        launch(ElementWork::Softcap { cap: 30.0 }, capped.span(), 64, count.address());
+        let work = ElementWork::Softcap { cap: 30.0, target: capped.span() };
+        launch(work, capped.span(), 64, count.address());
         let found: Vec<f32> = download(&gpu, &capped);
         assert_eq!((found[0], found[1]), (30.0, -30.0));
         assert!(found[2].is_nan());

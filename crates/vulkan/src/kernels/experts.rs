@@ -12,6 +12,7 @@ use crate::capabilities::Capabilities;
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
+use crate::kernels::handles::{Extent, Made};
 use crate::kernels::operand::Operand;
 use crate::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 use crate::raw::pipeline::KernelKey;
@@ -254,13 +255,14 @@ impl GatherLaunch {
                 at: self.grouping.places_at(),
             },
             source: self.source,
-            columns: self.columns,
-            rows: self.rows,
-            row_count: self.row_count,
             epsilon: 0.0,
             within: RowLimits::NONE,
-            plain: None,
-            operand: Some(self.operand),
+            made: Some(Made::Operand(self.operand)),
+            extent: Extent {
+                columns: self.columns * (self.used / self.shared),
+                rows: self.rows,
+                row_count: self.row_count,
+            },
         };
         launch.dispatch(gpu, label, step)
     }

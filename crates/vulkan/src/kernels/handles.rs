@@ -22,6 +22,8 @@ pub trait Handles: Debug + Clone + Copy + PartialEq {
     type Vector: Debug + Clone + Copy + PartialEq;
     /// A matrix of the model.
     type Matrix: Debug + Clone + Copy + PartialEq;
+    /// Numbers that the host writes for a step, u32.
+    type Numbers: Debug + Clone + Copy + PartialEq;
     /// How many rows and columns there are.
     type Extent: Debug + Clone + Copy + PartialEq;
 }
@@ -35,6 +37,7 @@ impl Handles for Addresses {
     type Operand = Operand;
     type Vector = u64;
     type Matrix = Matrix;
+    type Numbers = u64;
     type Extent = Extent;
 }
 
@@ -44,6 +47,7 @@ impl Handles for () {
     type Operand = ();
     type Vector = ();
     type Matrix = ();
+    type Numbers = ();
     type Extent = ();
 }
 
@@ -82,6 +86,9 @@ pub trait Visitor<A: Handles, B: Handles> {
     /// Sees a matrix of the model.
     fn matrix(&mut self, matrix: A::Matrix) -> B::Matrix;
 
+    /// Sees numbers that the host writes for a step.
+    fn numbers(&mut self, numbers: A::Numbers) -> B::Numbers;
+
     /// Returns the extent of a launch whose rows have as many columns as these.
     fn extent(&mut self, extent: A::Extent, like: A::Rows) -> B::Extent;
 
@@ -89,6 +96,9 @@ pub trait Visitor<A: Handles, B: Handles> {
     fn read(&mut self, rows: A::Rows) -> B::Rows {
         self.rows(Role::Read, rows)
     }
+
+    /// Sees f32 rows of which columns from `first` on are read, and gives what begins with these.
+    fn read_from(&mut self, rows: A::Rows, first: usize) -> B::Rows;
 
     /// Sees f32 rows that are written.
     fn write(&mut self, rows: A::Rows) -> B::Rows {
@@ -127,6 +137,12 @@ impl<H: Handles> Visitor<H, ()> for Look<'_, H> {
 
     fn matrix(&mut self, matrix: H::Matrix) {
         self.0(Seen::Matrix(matrix));
+    }
+
+    fn numbers(&mut self, _: H::Numbers) {}
+
+    fn read_from(&mut self, rows: H::Rows, _: usize) {
+        self.rows(Role::Read, rows);
     }
 
     fn extent(&mut self, _: H::Extent, _: H::Rows) {}

@@ -3,10 +3,11 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::handles::{Addresses, Extent, Handles, Made, Visitor, spans};
 use super::limits::Limits;
 use super::operand::{GROUP, Operand, OperandKind};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -18,8 +19,8 @@ const LOCAL_MAX: usize = 512;
 const REGISTERS_MAX: usize = 64;
 
 /// What is done to a row before it is written.
-#[derive(Debug, Clone, Copy)]
-pub enum RowWork {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RowWork<H: Handles = Addresses> {
     /// Nothing.
     Convert {
         /// Rows here for each row of the step.
@@ -32,34 +33,34 @@ pub enum RowWork {
         /// Places of a row.
         copies: usize,
         /// Memory with the places, u32, those of a row one after another.
-        places: Span,
+        places: H::Rows,
         /// Where they begin in it, in bytes.
         at: u64,
     },
     /// Its norm.
     Norm {
         /// Factors of the columns, f32; `None` for 1.
-        weight: Option<u64>,
+        weight: Option<H::Vector>,
     },
     /// The norm is added to the target, which is the result.
     NormAdd {
         /// Factors of the columns, f32.
-        weight: u64,
-        /// (rows, columns) f32.
-        target: Span,
+        weight: H::Vector,
+        /// What the norm is added to.
+        target: Target<H>,
         /// Factor on the sum.
         scale: f32,
     },
     /// The norm is added to the target, whose norm is the result.
     NormAddNorm {
         /// Factors of the columns, f32.
-        weight: u64,
-        /// (rows, columns) f32.
-        target: Span,
+        weight: H::Vector,
+        /// What the norm is added to.
+        target: Target<H>,
         /// Factor on the sum.
         scale: f32,
         /// Factors of the columns in the second norm, f32.
-        next_weight: u64,
+        next_weight: H::Vector,
     },
     /// What is above `deviations` standard deviations over the mean, and 0 for the rest.
     Cutoff {
@@ -71,56 +72,124 @@ pub enum RowWork {
         /// Standard deviations.
         deviations: f32,
         /// (rows, columns) f32.
-        up: Span,
+        up: H::Rows,
     },
     /// The row with the magnitude of that of `like`.
     Rescale {
         /// (rows, columns) f32.
-        like: Span,
+        like: H::Rows,
         /// The least mean square that is divided by.
         floor: f32,
     },
     /// Its layer norm.
-    LayerNorm(LayerNorm),
+    LayerNorm(LayerNorm<H>),
     /// The row and its bias are added to the target, whose layer norm is the result.
     AddLayerNorm {
         /// Values of the columns, f32; `None` for 0.
-        bias: Option<u64>,
-        /// (rows, columns) f32.
-        target: Span,
+        bias: Option<H::Vector>,
+        /// What the row is added to.
+        target: Target<H>,
         /// The norm.
-        norm: LayerNorm,
+        norm: LayerNorm<H>,
     },
     /// `gelu` of the row, times the columns of `up`.
     Gate {
         /// (rows, columns) f32.
-        up: Span,
+        up: H::Rows,
     },
     /// `gelu` of the row and its bias.
     Gelu {
         /// Values of the columns, f32; `None` for 0.
-        bias: Option<u64>,
+        bias: Option<H::Vector>,
     },
 }
 
-/// Addresses of a layer norm's weights.
-#[derive(Debug, Clone, Copy)]
-pub struct LayerNorm {
-    /// Factors of the columns, f32.
-    pub weight: u64,
-    /// What is added to the columns, f32.
-    pub bias: u64,
+/// Rows to which others are added in place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Target<H: Handles = Addresses> {
+    /// (rows, columns) f32.
+    pub old: H::Rows,
+    /// The sums, in the same place.
+    pub updated: H::Rows,
 }
 
-impl RowWork {
-    /// Returns whether the result goes to the target, too.
-    fn updates(&self) -> bool {
-        let adds = matches!(self, RowWork::NormAdd { .. } | RowWork::NormAddNorm { .. });
-        adds || matches!(self, RowWork::AddLayerNorm { .. })
+impl<H: Handles> Target<H> {
+    fn visit<B: Handles>(self, by: &mut impl Visitor<H, B>) -> Target<B> {
+        Target { old: by.read(self.old), updated: by.write(self.updated) }
+    }
+}
+
+/// A layer norm's weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerNorm<H: Handles = Addresses> {
+    /// Factors of the columns, f32.
+    pub weight: H::Vector,
+    /// What is added to the columns, f32.
+    pub bias: H::Vector,
+}
+
+impl<H: Handles> LayerNorm<H> {
+    fn visit<B: Handles>(self, by: &mut impl Visitor<H, B>) -> LayerNorm<B> {
+        LayerNorm { weight: by.vector(self.weight), bias: by.vector(self.bias) }
+    }
+}
+
+impl<H: Handles> RowWork<H> {
+    fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> RowWork<B> {
+        match *self {
+            RowWork::Convert { parts } => RowWork::Convert { parts },
+            RowWork::Gather { parts, copies, places, at } => {
+                RowWork::Gather { parts, copies, places: by.read(places), at }
+            }
+            RowWork::Norm { weight } => {
+                RowWork::Norm { weight: weight.map(|weight| by.vector(weight)) }
+            }
+            RowWork::NormAdd { weight, target, scale } => {
+                RowWork::NormAdd { weight: by.vector(weight), target: target.visit(by), scale }
+            }
+            RowWork::NormAddNorm { weight, target, scale, next_weight } => RowWork::NormAddNorm {
+                weight: by.vector(weight),
+                target: target.visit(by),
+                scale,
+                next_weight: by.vector(next_weight),
+            },
+            RowWork::Cutoff { deviations } => RowWork::Cutoff { deviations },
+            RowWork::GatedCutoff { deviations, up } => {
+                RowWork::GatedCutoff { deviations, up: by.read(up) }
+            }
+            RowWork::Rescale { like, floor } => RowWork::Rescale { like: by.read(like), floor },
+            RowWork::LayerNorm(norm) => RowWork::LayerNorm(norm.visit(by)),
+            RowWork::AddLayerNorm { bias, target, norm } => RowWork::AddLayerNorm {
+                bias: bias.map(|bias| by.vector(bias)),
+                target: target.visit(by),
+                norm: norm.visit(by),
+            },
+            RowWork::Gate { up } => RowWork::Gate { up: by.read(up) },
+            RowWork::Gelu { bias } => RowWork::Gelu { bias: bias.map(|bias| by.vector(bias)) },
+        }
     }
 
-    /// Returns the address of what is added to the row first.
-    fn bias(&self) -> Option<u64> {
+    fn name(&self) -> &'static str {
+        match self {
+            RowWork::Convert { .. } => "convert",
+            RowWork::Gather { .. } => "gather by expert",
+            RowWork::Norm { .. } => "norm",
+            RowWork::NormAdd { .. } => "norm_add",
+            RowWork::NormAddNorm { .. } => "norm_add_norm",
+            RowWork::Cutoff { .. } => "cutoff",
+            RowWork::GatedCutoff { .. } => "cutoff + geglu",
+            RowWork::Rescale { .. } => "rescale",
+            RowWork::LayerNorm(_) => "layer_norm",
+            RowWork::AddLayerNorm { bias: None, .. } => "add_layer_norm",
+            RowWork::AddLayerNorm { bias: Some(_), .. } => "bias + add_layer_norm",
+            RowWork::Gate { .. } => "geglu",
+            RowWork::Gelu { bias: None } => "gelu",
+            RowWork::Gelu { bias: Some(_) } => "bias + gelu",
+        }
+    }
+
+    /// Returns what is added first.
+    fn bias(&self) -> Option<H::Vector> {
         match *self {
             RowWork::AddLayerNorm { bias, .. } | RowWork::Gelu { bias } => bias,
             _ => None,
@@ -142,14 +211,14 @@ impl RowWork {
             _ => 1,
         }
     }
+}
 
+impl RowWork {
     /// Returns the places of a row, and where those of all rows are.
-    fn places(&self) -> (usize, Option<Span>, u64) {
+    fn places(&self) -> (usize, u64) {
         match *self {
-            RowWork::Gather { copies, places, at, .. } => {
-                (copies, Some(places), places.address + at)
-            }
-            _ => (0, None, 0),
+            RowWork::Gather { copies, places, at, .. } => (copies, places.address + at),
+            _ => (0, 0),
         }
     }
 }
@@ -180,26 +249,53 @@ impl RowLimits {
 }
 
 /// A launch over rows.
-#[derive(Debug, Clone)]
-pub struct RowsLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowsLaunch<H: Handles = Addresses> {
     /// What is done.
-    pub work: RowWork,
-    /// (rows, columns) f32.
-    pub source: Span,
-    /// Columns of a row.
-    pub columns: usize,
-    /// Most rows of the step.
-    pub rows: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    pub work: RowWork<H>,
+    /// (rows, columns) f32: the rows of the step, with all of their parts.
+    pub source: H::Rows,
     /// Added to the mean square of the norms, or to the variance.
     pub epsilon: f32,
     /// Limits of the values that are read and of the result.
     pub within: RowLimits,
-    /// Where the result goes as f32.
-    pub plain: Option<Span>,
-    /// Where the result goes as an operand.
-    pub operand: Option<Operand>,
+    /// Where the result goes, if it is not only in place of a target.
+    pub made: Option<Made<H>>,
+    /// The rows of the step, and the columns of the source.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles<Extent = ()>> RowsLaunch<H> {
+    /// A launch without limits.
+    pub(crate) fn of(work: RowWork<H>, source: H::Rows, epsilon: f32, made: Made<H>) -> Self {
+        let (within, made) = (RowLimits::NONE, Some(made));
+        Self { work, source, epsilon, within, made, extent: () }
+    }
+}
+
+impl<H: Handles> RowsLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> RowsLaunch<B> {
+        RowsLaunch {
+            source: by.read(self.source),
+            work: self.work.visit(by),
+            epsilon: self.epsilon,
+            within: self.within,
+            made: self.made.map(|made| made.visit(by)),
+            extent: by.extent(self.extent, self.source),
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> String {
+        let RowLimits { row, target, result } = self.within;
+        let is_limited = self.within != RowLimits::NONE;
+        let converts = matches!(self.work, RowWork::Convert { .. });
+        let limits_first = !row.are_none() || !target.are_none() || converts && is_limited;
+        let before = if limits_first { "clamp + " } else { "" };
+        let after = if result.are_none() || converts { "" } else { " + clamp" };
+        format!("{before}{}{after}", self.work.name())
+    }
 }
 
 #[repr(C)]
@@ -265,47 +361,51 @@ impl RowsLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If a row has more than [`COLUMNS_MAX`] columns.
+    /// If a row has more than [`COLUMNS_MAX`] columns, or sums do not replace what is added to.
     pub fn dispatch(
         &self,
         gpu: &dyn Compiler,
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let (local, per) = registers(self.columns);
+        let Extent { columns, rows, row_count } = self.extent;
         let parts = self.work.parts();
-        let (copies, sorted, places) = self.work.places();
-        let mut reads: Vec<Span> = [self.source].into_iter().chain(sorted).collect();
-        let mut writes: Vec<Span> = self.plain.into_iter().collect();
-        let none = Span { address: 0, bytes: 0 };
-        let (mode, weight, target, next_weight) = match self.work {
-            RowWork::Convert { .. } | RowWork::Gather { .. } => (0, 0, none, 0),
-            RowWork::Norm { weight: Some(weight) } => (1, weight, none, 0),
-            RowWork::Norm { weight: None } => (10, 0, none, 0),
-            RowWork::NormAdd { weight, target, .. } => (2, weight, target, 0),
+        let columns = columns / parts;
+        let (local, per) = registers(columns);
+        let (copies, places) = self.work.places();
+        let (mode, weight, beside, next_weight) = match self.work {
+            RowWork::Convert { .. } | RowWork::Gather { .. } => (0, 0, None, 0),
+            RowWork::Norm { weight: Some(weight) } => (1, weight, None, 0),
+            RowWork::Norm { weight: None } => (10, 0, None, 0),
+            RowWork::NormAdd { weight, target, .. } => (2, weight, Some(target.old), 0),
             RowWork::NormAddNorm { weight, target, next_weight, .. } => {
-                (3, weight, target, next_weight)
+                (3, weight, Some(target.old), next_weight)
             }
-            RowWork::Cutoff { .. } => (4, 0, none, 0),
-            RowWork::GatedCutoff { up, .. } => (5, 0, up, 0),
-            RowWork::Rescale { like, .. } => (6, 0, like, 0),
-            RowWork::LayerNorm(norm) => (7, norm.weight, none, norm.bias),
-            RowWork::AddLayerNorm { target, norm, .. } => (8, norm.weight, target, norm.bias),
-            RowWork::Gelu { .. } => (9, 0, none, 0),
-            RowWork::Gate { up } => (11, 0, up, 0),
+            RowWork::Cutoff { .. } => (4, 0, None, 0),
+            RowWork::GatedCutoff { up, .. } => (5, 0, Some(up), 0),
+            RowWork::Rescale { like, .. } => (6, 0, Some(like), 0),
+            RowWork::LayerNorm(norm) => (7, norm.weight, None, norm.bias),
+            RowWork::AddLayerNorm { target, norm, .. } => {
+                (8, norm.weight, Some(target.old), norm.bias)
+            }
+            RowWork::Gelu { .. } => (9, 0, None, 0),
+            RowWork::Gate { up } => (11, 0, Some(up), 0),
         };
-        reads.extend((target.bytes > 0).then_some(target));
-        if self.work.updates() {
-            writes.push(target);
+        if let RowWork::NormAdd { target, .. }
+        | RowWork::NormAddNorm { target, .. }
+        | RowWork::AddLayerNorm { target, .. } = self.work
+        {
+            assert_eq!(target.old, target.updated, "{label} adds in place");
         }
-        writes.extend(self.operand.iter().flat_map(Operand::spans));
-        let (kind, codes, scales) = operand_args(self.operand);
+        let (reads, writes) = spans(|by| _ = self.visit(by));
+        let plain = self.made.and_then(Made::rows);
+        let (kind, codes, scales) = operand_args(self.made.and_then(Made::operand));
         let constants = vec![
             local as u32,
             mode,
             kind,
-            u32::from(self.plain.is_some()),
-            self.columns as u32,
+            u32::from(plain.is_some()),
+            columns as u32,
             per as u32,
             parts as u32,
             copies as u32,
@@ -317,12 +417,12 @@ impl RowsLaunch {
         let args = Args {
             source: self.source.address,
             weight,
-            target: target.address,
+            target: beside.map_or(0, |beside| beside.address),
             next_weight,
-            plain: self.plain.map_or(0, |span| span.address),
+            plain: plain.map_or(0, |span| span.address),
             codes,
             scales,
-            rows: self.row_count,
+            rows: row_count,
             chain: 0,
             epsilon: self.number(),
             scale: self.work.scale(),
@@ -335,14 +435,14 @@ impl RowsLaunch {
             step,
             kernel,
             push: Push::of(&args),
-            groups: [(self.rows * parts) as u32, 1, 1],
+            groups: [(rows * parts) as u32, 1, 1],
             reads,
             writes,
             // A link reads activations past the caches of single cores. Places are read through
             // them, so a launch that has some waits at a barrier.
-            link: match sorted {
-                Some(_) => Link::Outside,
-                None => Link::Able {
+            link: match self.work {
+                RowWork::Gather { .. } => Link::Outside,
+                _ => Link::Able {
                     offset: std::mem::offset_of!(Args, chain),
                     early: None,
                     fill: Fill::Little,

@@ -8,13 +8,14 @@ use trine_model::{CacheId, Plan, Rows, Scratch, WeightId};
 
 use super::frame::StepAddresses;
 use super::graph::{
-    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Ids, Made, Node, OperandValue,
+    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Ids, Node, OperandValue,
     Prepare, Rotation, Turn, ValueId, Work,
 };
 use super::lent::LentWork;
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::Survey;
+use super::values::Numbers;
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
@@ -28,13 +29,11 @@ use crate::kernels::handles::{Addresses, Extent, Role, Visitor};
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned};
 use crate::kernels::limits::Limits;
 use crate::kernels::operand::{Operand, OperandKind};
-use crate::kernels::rows::RowWork;
 use crate::pack::Matrix;
 use crate::weights::Weights;
 
 mod experts;
 mod products;
-mod rows;
 
 /// The span of something absent.
 const NOWHERE: Span = Span { address: 0, bytes: 0 };
@@ -190,7 +189,7 @@ impl Emitter<'_> {
 
     /// Adds the dispatches of a launch.
     pub(super) fn node(&self, node: &Node, out: &mut Vec<Dispatch>) -> Result<(), GpuError> {
-        let vector = |id| self.weights.vector(id);
+        let at = &mut At { emitter: self, rows: node.rows };
         let rows = self.graph.width.of(node.rows);
         match node.work {
             Work::Embed { table, scale, soft, output } => {
@@ -217,23 +216,21 @@ impl Emitter<'_> {
                 };
                 out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
             }
-            Work::Convert { source, operand } => out.push(self.convert(node, source, operand)?),
-            Work::Norm { norm, made } => out.push(self.norm(node, norm, made)?),
-            Work::Limited(work) => out.push(self.limited(node, work)?),
-            Work::NormAdd { source, weight, target, scale, epsilon, .. } => {
-                let (weight, target) = (vector(weight), self.span(target));
-                let work = RowWork::NormAdd { weight, target, scale };
-                out.push(self.rows(node, work, source, epsilon, None)?);
+            Work::Rows(ref launch) => {
+                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
             }
-            Work::Elements { kind, result } => out.push(self.elements(node, kind, result)?),
-            Work::Activate { source, bias, made } => {
-                out.push(self.activate(node, source, bias, made)?);
+            Work::Elements(ref launch) => {
+                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
             }
-            Work::Cutoff { .. }
-            | Work::Rescale { .. }
-            | Work::Sum(_)
-            | Work::Mix(_)
-            | Work::Route(_) => out.push(self.streams(node)?),
+            Work::Sum(ref launch) => {
+                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
+            }
+            Work::Mix(ref launch) => {
+                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
+            }
+            Work::Route(ref launch) => {
+                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
+            }
             Work::Heads(ref work) => out.push(self.heads(node, work)?),
             Work::Attend(ref work) => out.push(self.attend(node, work)?),
             Work::Product(ref work) => self.product(node, work, out)?,
@@ -260,11 +257,12 @@ impl Emitter<'_> {
         };
         let work = ElementWork::Join {
             first: self.span(parts[0]),
-            second: parts.get(1).map_or(NOWHERE, |&part| self.span(part)),
+            second: parts.get(1).map(|&part| self.span(part)),
             split: self.graph.value(parts[0]).columns,
         };
         let columns = self.graph.value(result).columns;
-        let launch = ElementsLaunch { work, result: self.span(result), columns, rows, row_count };
+        let extent = Extent { columns, rows, row_count };
+        let launch = ElementsLaunch { work, result: self.span(result), extent };
         launch.dispatch(self.compiler, &node.label, node.step).map(Some)
     }
 }
@@ -448,36 +446,6 @@ impl Emitter<'_> {
     }
 }
 
-impl Emitter<'_> {
-    /// Launches over several rows at once, and others that only models with streams have.
-    fn streams(&self, node: &Node) -> Result<Dispatch, GpuError> {
-        let mut at = At { emitter: self, rows: node.rows };
-        match node.work {
-            Work::Cutoff { source, deviations, up, made } => {
-                let work = match up.map(|up| self.span(up)) {
-                    None => RowWork::Cutoff { deviations },
-                    Some(up) => RowWork::GatedCutoff { deviations, up },
-                };
-                self.rows(node, work, source, 0.0, Some(made))
-            }
-            Work::Rescale { source, like, floor, result } => {
-                let work = RowWork::Rescale { like: self.span(like), floor };
-                self.rows(node, work, source, 0.0, Some(Made::Rows(result)))
-            }
-            Work::Sum(ref launch) => {
-                launch.visit(&mut at).dispatch(self.compiler, &node.label, node.step)
-            }
-            Work::Mix(ref launch) => {
-                launch.visit(&mut at).dispatch(self.compiler, &node.label, node.step)
-            }
-            Work::Route(ref launch) => {
-                launch.visit(&mut at).dispatch(self.compiler, &node.label, node.step)
-            }
-            _ => unreachable!("only work of models with streams comes here"),
-        }
-    }
-}
-
 /// Turns the operands of a launch over some rows of the step into addresses.
 struct At<'a> {
     emitter: &'a Emitter<'a>,
@@ -499,6 +467,17 @@ impl Visitor<Ids, Addresses> for At<'_> {
 
     fn matrix(&mut self, matrix: WeightId) -> Matrix {
         self.emitter.weights.matrix(self.emitter.plan, &[matrix])
+    }
+
+    fn numbers(&mut self, numbers: Numbers) -> u64 {
+        match numbers {
+            Numbers::Frame => self.emitter.frame.frame,
+            Numbers::Outputs => self.emitter.frame.outputs,
+        }
+    }
+
+    fn read_from(&mut self, rows: ValueId, first: usize) -> Span {
+        self.emitter.span_after(rows, first)
     }
 
     fn extent(&mut self, (): (), like: ValueId) -> Extent {

@@ -10,8 +10,6 @@ use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
 use super::experts::ExpertsWork;
 use super::lent::LentWork;
-use super::limits::LimitedWork;
-pub(super) use super::norms::{LayerWeights, NormWork};
 use super::passes::Attended;
 pub(super) use super::products::{Input, Output, ProductKernel, ProductWork};
 pub(super) use super::values::{Form, Home, Ids, Made, OperandValue, Touch, ValueId};
@@ -19,11 +17,13 @@ use super::values::{read, touch, write};
 use crate::capabilities::Capabilities;
 use crate::chain;
 use crate::kernels::attention::{AttendUnits, Attention};
+use crate::kernels::elements::ElementsLaunch;
 use crate::kernels::handles::{Look, Seen};
 use crate::kernels::limits::Limits;
 use crate::kernels::mix::MixLaunch;
 use crate::kernels::operand::{FRAGMENT_ROWS, OperandKind};
 use crate::kernels::route::RouteLaunch;
+use crate::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 use crate::kernels::sum::SumLaunch;
 
 /// Alignment of a value in scratch memory, in bytes.
@@ -148,55 +148,6 @@ pub(super) struct AttendWork {
     pub(super) kernel: AttendKernel,
 }
 
-/// What is done to elements.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum ElementsKind {
-    /// With the columns of `up` from `first` on.
-    Geglu {
-        gate: ValueId,
-        up: ValueId,
-        first: usize,
-    },
-    Add {
-        source: ValueId,
-        target: ValueId,
-    },
-    Softcap {
-        cap: f32,
-        target: ValueId,
-    },
-    Select {
-        source: ValueId,
-    },
-    Scale {
-        source: ValueId,
-        weight: WeightId,
-    },
-    Bias {
-        weight: WeightId,
-        target: ValueId,
-    },
-    Gelu {
-        target: ValueId,
-    },
-    /// Means of `count` rows.
-    Pool {
-        source: ValueId,
-        count: usize,
-    },
-    /// Values limited to a range.
-    Clamp {
-        source: ValueId,
-        low: f32,
-        high: f32,
-    },
-    /// The rows of soft tokens replace those of the target.
-    Insert {
-        source: ValueId,
-        target: ValueId,
-    },
-}
-
 /// One launch.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Work {
@@ -213,48 +164,8 @@ pub(super) enum Work {
         side: usize,
         output: ValueId,
     },
-    Convert {
-        source: ValueId,
-        operand: OperandValue,
-    },
-    Norm {
-        norm: NormWork,
-        made: Made,
-    },
-    /// Work on rows within limits.
-    Limited(LimitedWork),
-    NormAdd {
-        source: ValueId,
-        weight: WeightId,
-        target: ValueId,
-        /// Factor on the sum.
-        scale: f32,
-        updated: ValueId,
-        epsilon: f32,
-    },
-    Elements {
-        kind: ElementsKind,
-        result: ValueId,
-    },
-    /// `gelu(source + bias)`.
-    Activate {
-        source: ValueId,
-        bias: Option<WeightId>,
-        made: Made,
-    },
-    /// A cutoff; with `up` its gelu times that.
-    Cutoff {
-        source: ValueId,
-        deviations: f32,
-        up: Option<ValueId>,
-        made: Made,
-    },
-    Rescale {
-        source: ValueId,
-        like: ValueId,
-        floor: f32,
-        result: ValueId,
-    },
+    Rows(RowsLaunch<Ids>),
+    Elements(ElementsLaunch<Ids>),
     Sum(SumLaunch<Ids>),
     Mix(MixLaunch<Ids>),
     Route(RouteLaunch<Ids>),
@@ -263,6 +174,15 @@ pub(super) enum Work {
     Product(ProductWork),
     Experts(ExpertsWork),
     Lent(LentWork),
+}
+
+/// `norm(source)`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Normed {
+    pub(super) source: ValueId,
+    pub(super) weight: WeightId,
+    pub(super) epsilon: f32,
+    pub(super) made: Made,
 }
 
 impl HeadsWork {
@@ -308,6 +228,8 @@ impl Work {
     pub(super) fn visit(&self, see: &mut dyn FnMut(Seen<Ids>)) {
         let by = &mut Look(see);
         match self {
+            Work::Rows(launch) => _ = launch.visit(by),
+            Work::Elements(launch) => _ = launch.visit(by),
             Work::Sum(launch) => _ = launch.visit(by),
             Work::Mix(launch) => _ = launch.visit(by),
             Work::Route(launch) => _ = launch.visit(by),
@@ -323,49 +245,7 @@ impl Work {
                 see(write(*output));
             }
             Work::Places { output, .. } => see(write(*output)),
-            Work::Convert { source, operand } => {
-                see(read(*source));
-                see(Touch::Write(Form::Operand(*operand)));
-            }
-            Work::Norm { norm, made } => {
-                norm.touches(see);
-                made.touches(see);
-            }
-            Work::Limited(work) => work.touches(see),
-            Work::NormAdd { source, target, updated, .. } => {
-                [read(*source), read(*target), write(*updated)].into_iter().for_each(see);
-            }
-            Work::Elements { kind, result } => {
-                match *kind {
-                    ElementsKind::Geglu { gate, up, .. } => {
-                        [gate, up].map(read).into_iter().for_each(&mut *see);
-                    }
-                    ElementsKind::Add { source, target }
-                    | ElementsKind::Insert { source, target } => {
-                        [source, target].map(read).into_iter().for_each(&mut *see);
-                    }
-                    ElementsKind::Softcap { target: source, .. }
-                    | ElementsKind::Bias { target: source, .. }
-                    | ElementsKind::Gelu { target: source }
-                    | ElementsKind::Select { source }
-                    | ElementsKind::Pool { source, .. }
-                    | ElementsKind::Clamp { source, .. }
-                    | ElementsKind::Scale { source, .. } => see(read(source)),
-                }
-                see(write(*result));
-            }
-            Work::Activate { source, made, .. } => {
-                see(read(*source));
-                made.touches(see);
-            }
-            Work::Cutoff { source, up, made, .. } => {
-                [Some(*source), *up].into_iter().flatten().map(read).for_each(&mut *see);
-                made.touches(see);
-            }
-            Work::Rescale { source, like, result, .. } => {
-                [read(*source), read(*like), write(*result)].into_iter().for_each(see);
-            }
-            Work::Sum(_) | Work::Mix(_) | Work::Route(_) => {
+            Work::Rows(_) | Work::Elements(_) | Work::Sum(_) | Work::Mix(_) | Work::Route(_) => {
                 self.visit(&mut |seen| touch(seen).into_iter().for_each(&mut *see));
             }
             Work::Heads(work) => work.touches(see),
@@ -373,6 +253,38 @@ impl Work {
             Work::Product(work) => work.touches(see),
             Work::Experts(work) => work.touches(see),
             Work::Lent(work) => work.touches(see),
+        }
+    }
+
+    /// Returns the launch over whole rows that it is, if it limits no values.
+    pub(super) fn unlimited(&self) -> Option<RowsLaunch<Ids>> {
+        match self {
+            Work::Rows(launch) => Some(*launch).filter(|it| it.within == RowLimits::NONE),
+            _ => None,
+        }
+    }
+
+    /// Returns the norm that it is, if it has factors and limits no values.
+    pub(super) fn normed(&self) -> Option<Normed> {
+        match self.unlimited()? {
+            RowsLaunch {
+                work: RowWork::Norm { weight: Some(weight) },
+                source,
+                epsilon,
+                made,
+                ..
+            } => Some(Normed { source, weight, epsilon, made: made? }),
+            _ => None,
+        }
+    }
+
+    /// Returns the rows and the operand, if it only converts them.
+    pub(super) fn conversion(&self) -> Option<(ValueId, OperandValue)> {
+        match self.unlimited()? {
+            RowsLaunch { work: RowWork::Convert { .. }, source, made, .. } => {
+                Some((source, made?.operand()?))
+            }
+            _ => None,
         }
     }
 

@@ -309,6 +309,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::elements::{ElementWork, ElementsLaunch};
+    use crate::kernels::handles::Extent;
     use crate::raw::commands::{Ended, Recording};
     use crate::testing::{gpu, upload};
 
@@ -379,9 +380,10 @@ mod tests {
         let (one, four) = (upload(&gpu, &[1.0_f32; 64]), upload(&gpu, &[4.0_f32; 64]));
         let rows = upload(&gpu, &[1_u32]);
         let add = |source: &Buffer, result: &Buffer| {
-            let work = ElementWork::Add { source: source.span() };
-            let (result, row_count) = (result.span(), rows.address());
-            let launch = ElementsLaunch { work, result, columns: 64, rows: 1, row_count };
+            let result = result.span();
+            let work = ElementWork::Add { source: source.span(), target: result };
+            let extent = Extent { columns: 64, rows: 1, row_count: rows.address() };
+            let launch = ElementsLaunch { work, result, extent };
             launch.dispatch(&gpu, "a test", 0).unwrap()
         };
         // Two loans: rows are handed over, the device does its part, the products are added.

@@ -8,22 +8,25 @@ use trine_model::{BufferId, Goal, Op, Plan, Product, Rope, Rows, Term, WeightId,
 
 use super::frame::tile_rows;
 use super::graph::{
-    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Ids, Input, LayerWeights,
-    Made, Node, NormWork, Output, Prepare, ProductWork, Rotation, ValueId, Work,
+    AttendKernel, AttendWork, Form, Graph, HeadsWork, Home, Ids, Input, Made, Node, Output,
+    Prepare, ProductWork, Rotation, ValueId, Work,
 };
 use super::lent::LentWork;
 use super::loans::place_after;
 use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
+use super::values::Numbers;
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::kernels::attention::Attention;
+use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::experts::chooses;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::limits::Limits;
 use crate::kernels::mix::{MixLaunch, Stream};
 use crate::kernels::operand::OperandKind;
+use crate::kernels::rows::{LayerNorm, RowLimits, RowWork, RowsLaunch, Target};
 use crate::kernels::sum::{SumLaunch, SumTerm};
 use crate::weights::Joint;
 
@@ -203,14 +206,16 @@ impl Lowering<'_> {
             Op::Select { input, output } => self.select(input, output)?,
             Op::Cutoff { buffer, deviations } => {
                 let (source, result) = self.changed(buffer)?;
-                let made = Made::Rows(result);
-                let work = Work::Cutoff { source, deviations, up: None, made };
-                self.push(self.rows_of(buffer), work);
+                let (work, made) = (RowWork::Cutoff { deviations }, Made::Rows(result));
+                let launch = RowsLaunch::of(work, source, 0.0, made);
+                self.push(self.rows_of(buffer), Work::Rows(launch));
             }
             Op::Rescale { buffer, like, floor } => {
                 let like = self.rows(like)?;
                 let (source, result) = self.changed(buffer)?;
-                self.push(self.rows_of(buffer), Work::Rescale { source, like, floor, result });
+                let (work, made) = (RowWork::Rescale { like, floor }, Made::Rows(result));
+                let launch = RowsLaunch::of(work, source, 0.0, made);
+                self.push(self.rows_of(buffer), Work::Rows(launch));
             }
             Op::Sum { ref terms, output } => self.sum(terms, output)?,
             Op::Mix { ref streams, ref sources, coefficients, bias, scale } => {
@@ -272,52 +277,55 @@ impl Lowering<'_> {
             Op::Geglu { gate, up, first, output } => {
                 let (gate, up) = (self.rows(gate)?, self.rows(up)?);
                 let result = self.fresh(output);
-                self.elements(output, ElementsKind::Geglu { gate, up, first }, result);
+                let stride = self.graph.value(up).columns;
+                self.elements(output, ElementWork::Geglu { gate, up, first, stride }, result);
             }
             Op::Add { source, target } => {
                 let source = self.rows(source)?;
                 let (old, result) = self.changed(target)?;
-                self.elements(target, ElementsKind::Add { source, target: old }, result);
+                self.elements(target, ElementWork::Add { source, target: old }, result);
             }
             Op::Softcap { buffer, cap } => {
                 let (target, result) = self.changed(buffer)?;
-                self.elements(buffer, ElementsKind::Softcap { cap, target }, result);
+                self.elements(buffer, ElementWork::Softcap { cap, target }, result);
             }
             Op::Bias { buffer, weight } => {
                 let (target, result) = self.changed(buffer)?;
-                self.elements(buffer, ElementsKind::Bias { weight, target }, result);
+                self.elements(buffer, ElementWork::Bias { bias: weight, target }, result);
             }
             Op::Gelu { buffer } => {
                 let (target, result) = self.changed(buffer)?;
-                self.elements(buffer, ElementsKind::Gelu { target }, result);
+                self.elements(buffer, ElementWork::Gelu { target }, result);
             }
             Op::Pool { input, count, output } => {
                 let source = self.rows(input)?;
                 let result = self.fresh(output);
-                self.elements(output, ElementsKind::Pool { source, count }, result);
+                let picks = Numbers::Outputs;
+                self.elements(output, ElementWork::Pool { source, picks, count }, result);
             }
             Op::Clamp { input, low, high, output } => {
                 let source = self.rows(input)?;
                 let result = self.fresh(output);
-                self.elements(output, ElementsKind::Clamp { source, low, high }, result);
+                self.elements(output, ElementWork::Clamp { source, low, high }, result);
             }
             Op::Insert { source, target } => {
                 let source = self.rows(source)?;
                 let (old, result) = self.changed(target)?;
-                self.elements(target, ElementsKind::Insert { source, target: old }, result);
+                let (id, frame, target) = (target, Numbers::Frame, old);
+                self.elements(id, ElementWork::Insert { source, frame, target }, result);
             }
             Op::Scale { input, weight, output } => {
                 let source = self.rows(input)?;
                 let result = self.fresh(output);
-                self.elements(output, ElementsKind::Scale { source, weight }, result);
+                self.elements(output, ElementWork::Scale { source, weight }, result);
             }
             _ => unreachable!("only work on elements comes here"),
         }
         Ok(())
     }
 
-    fn elements(&mut self, id: BufferId, kind: ElementsKind, result: ValueId) {
-        self.push(self.rows_of(id), Work::Elements { kind, result });
+    fn elements(&mut self, id: BufferId, work: ElementWork<Ids>, result: ValueId) {
+        self.push(self.rows_of(id), Work::Elements(ElementsLaunch { work, result, extent: () }));
     }
 
     fn sum(&mut self, terms: &[Term], output: BufferId) -> Result<(), GpuError> {
@@ -351,43 +359,42 @@ impl Lowering<'_> {
             return Ok(());
         }
         let result = self.fresh(output);
-        self.elements(output, ElementsKind::Select { source }, result);
+        let picks = Numbers::Outputs;
+        self.elements(output, ElementWork::Select { source, picks }, result);
         Ok(())
     }
 
     fn norm(&mut self, op: &Op) -> Result<(), GpuError> {
-        let (input, work) = match *op {
+        let (input, launch) = match *op {
             Op::Norm { input, weight, epsilon, output } => {
-                let norm = NormWork::Norm { source: self.rows(input)?, weight, epsilon };
-                (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
+                let (source, work) = (self.rows(input)?, RowWork::Norm { weight: Some(weight) });
+                let made = Made::Rows(self.fresh(output));
+                (input, RowsLaunch::of(work, source, epsilon, made))
             }
             Op::LayerNorm { input, weight, bias, epsilon, output } => {
-                let layer = LayerWeights { weight, bias, epsilon };
-                let norm = NormWork::Layer { source: self.rows(input)?, layer };
-                (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
+                let source = self.rows(input)?;
+                let made = Made::Rows(self.fresh(output));
+                let work = RowWork::LayerNorm(LayerNorm { weight, bias });
+                (input, RowsLaunch::of(work, source, epsilon, made))
             }
             Op::NormAdd { input, weight, epsilon, target, scale } => {
                 let source = self.rows(input)?;
-                let (target, updated) = self.changed(target)?;
-                (input, Work::NormAdd { source, weight, target, scale, updated, epsilon })
+                let (old, updated) = self.changed(target)?;
+                let work = RowWork::NormAdd { weight, target: Target { old, updated }, scale };
+                let (within, made) = (RowLimits::NONE, None);
+                (input, RowsLaunch { work, source, epsilon, within, made, extent: () })
             }
             Op::NormAddNorm { input, weight, epsilon, target, scale, next_weight, output } => {
                 let source = self.rows(input)?;
-                let (target, updated) = self.changed(target)?;
-                let norm = NormWork::NormAddNorm {
-                    source,
-                    weight,
-                    target,
-                    scale,
-                    updated,
-                    next_weight,
-                    epsilon,
-                };
-                (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
+                let (old, updated) = self.changed(target)?;
+                let target = Target { old, updated };
+                let work = RowWork::NormAddNorm { weight, target, scale, next_weight };
+                let made = Made::Rows(self.fresh(output));
+                (input, RowsLaunch::of(work, source, epsilon, made))
             }
             _ => unreachable!("only norms come here"),
         };
-        self.push(self.rows_of(input), work);
+        self.push(self.rows_of(input), Work::Rows(launch));
         Ok(())
     }
 
@@ -414,7 +421,9 @@ impl Lowering<'_> {
             OperandKind::Plain => Form::Rows(source),
             kind => {
                 let operand = self.graph.fresh_operand(source, kind);
-                self.push(self.rows_of(id), Work::Convert { source, operand });
+                let (work, made) = (RowWork::Convert { parts: 1 }, Made::Operand(operand));
+                let launch = RowsLaunch::of(work, source, 0.0, made);
+                self.push(self.rows_of(id), Work::Rows(launch));
                 Form::Operand(operand)
             }
         };
@@ -499,7 +508,8 @@ impl Lowering<'_> {
         }
         let [gate, up] = parts[..] else { unreachable!("a gated product has two matrices") };
         let result = self.fresh(output);
-        self.elements(output, ElementsKind::Geglu { gate, up, first: 0 }, result);
+        let stride = self.graph.value(up).columns;
+        self.elements(output, ElementWork::Geglu { gate, up, first: 0, stride }, result);
         Ok(())
     }
 
@@ -509,8 +519,9 @@ impl Lowering<'_> {
                 if !is_worked_on_in_pairs(self.plan.buffer(buffer).columns) =>
             {
                 let (source, result) = self.changed(buffer)?;
-                let (norm, made) = (NormWork::Bare { source, epsilon }, Made::Rows(result));
-                self.push(self.rows_of(buffer), Work::Norm { norm, made });
+                let (work, made) = (RowWork::Norm { weight: None }, Made::Rows(result));
+                let launch = RowsLaunch::of(work, source, epsilon, made);
+                self.push(self.rows_of(buffer), Work::Rows(launch));
                 return Ok(());
             }
             Op::HeadNorm { buffer, weight, heads, epsilon } => {

@@ -14,13 +14,11 @@ use trine_model::listing::{Line, Listing};
 use trine_model::{Plan, Source, WeightId};
 
 use super::graph::{
-    AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Node, NormWork,
-    Output, ProductKernel, ProductWork, Touch, ValueId, Work,
+    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Input, Node, Output,
+    ProductKernel, ProductWork, Touch, ValueId, Work,
 };
-use super::limits::{LimitedRows, LimitedWork};
 use crate::kernels::handles::Seen;
 use crate::kernels::limits::Limits;
-use crate::kernels::rows::RowLimits;
 use crate::pack::format_of;
 
 /// A graph to be printed.
@@ -152,57 +150,13 @@ impl fmt::Display for Printed<'_> {
     }
 }
 
-impl NormWork {
-    fn name(self) -> &'static str {
-        match self {
-            NormWork::Norm { .. } | NormWork::Bare { .. } => "norm",
-            NormWork::Layer { .. } => "layer_norm",
-            NormWork::AddLayer { bias: None, .. } => "add_layer_norm",
-            NormWork::AddLayer { bias: Some(_), .. } => "bias + add_layer_norm",
-            NormWork::NormAddNorm { .. } => "norm_add_norm",
-        }
-    }
-
-    fn weights(self) -> Vec<WeightId> {
-        match self {
-            NormWork::Norm { weight, .. } => vec![weight],
-            NormWork::Bare { .. } => Vec::new(),
-            NormWork::Layer { layer, .. } => vec![layer.weight, layer.bias],
-            NormWork::AddLayer { bias, layer, .. } => {
-                bias.into_iter().chain([layer.weight, layer.bias]).collect()
-            }
-            NormWork::NormAddNorm { weight, next_weight, .. } => vec![weight, next_weight],
-        }
-    }
-}
-
-impl LimitedWork {
-    /// Returns what is launched.
-    fn name(&self) -> String {
-        let RowLimits { row, target, result } = self.within;
-        let before = if row.are_none() && target.are_none() { "" } else { "clamp + " };
-        let after = if result.are_none() { "" } else { " + clamp" };
-        let work = match self.rows {
-            LimitedRows::Convert { .. } => return "clamp + convert".to_owned(),
-            LimitedRows::Norm(norm) => norm.name(),
-            LimitedRows::Gate { .. } => "geglu",
-        };
-        format!("{before}{work}{after}")
-    }
-
-    /// Returns the weights that it reads.
-    fn weights(&self) -> Vec<WeightId> {
-        match self.rows {
-            LimitedRows::Norm(norm) => norm.weights(),
-            LimitedRows::Convert { .. } | LimitedRows::Gate { .. } => Vec::new(),
-        }
-    }
-}
-
 impl ProductWork {
     fn name(&self) -> String {
-        let before = self.input.norm().map(|norm| format!("{} + ", norm.name()));
-        let before = before.unwrap_or_default();
+        let before = match self.input {
+            Input::Given(_) => "",
+            Input::Norm { .. } => "norm + ",
+            Input::NormAddNorm { .. } => "norm_add_norm + ",
+        };
         let kernel = match self.kernel {
             ProductKernel::Stream => "stream",
             ProductKernel::Matvec => "matvec",
@@ -228,26 +182,9 @@ impl Work {
             Work::Embed { soft: None, .. } => "embed",
             Work::Embed { soft: Some(_), .. } => "embed + insert",
             Work::Places { .. } => "places",
-            Work::Convert { .. } => "convert",
-            Work::Norm { norm, .. } => norm.name(),
-            Work::Limited(work) => return work.name(),
-            Work::NormAdd { .. } => "norm_add",
-            Work::Elements { kind: ElementsKind::Geglu { .. }, .. } => "geglu",
-            Work::Elements { kind: ElementsKind::Add { .. }, .. } => "add",
-            Work::Elements { kind: ElementsKind::Softcap { .. }, .. } => "softcap",
-            Work::Elements { kind: ElementsKind::Select { .. }, .. } => "select",
-            Work::Elements { kind: ElementsKind::Scale { .. }, .. } => "scale",
-            Work::Elements { kind: ElementsKind::Bias { .. }, .. } => "bias",
-            Work::Elements { kind: ElementsKind::Gelu { .. }, .. } => "gelu",
-            Work::Elements { kind: ElementsKind::Pool { .. }, .. } => "pool",
-            Work::Elements { kind: ElementsKind::Clamp { .. }, .. } => "clamp",
-            Work::Elements { kind: ElementsKind::Insert { .. }, .. } => "insert",
-            Work::Activate { bias: None, .. } => "gelu",
-            Work::Activate { bias: Some(_), .. } => "bias + gelu",
-            Work::Cutoff { up: None, .. } => "cutoff",
-            Work::Cutoff { up: Some(_), .. } => "cutoff + geglu",
-            Work::Rescale { .. } => "rescale",
-            Work::Sum(work) => return work.name(),
+            Work::Rows(launch) => return launch.name(),
+            Work::Elements(launch) => launch.name(),
+            Work::Sum(launch) => return launch.name(),
             Work::Mix(_) => "mix",
             Work::Route(work) => return work.name(),
             Work::Heads(HeadsWork::Norm { .. }) => "head_norm",
@@ -289,29 +226,18 @@ impl Work {
             Seen::Rows(..) | Seen::Operand(..) => {}
         });
         match self {
-            Work::Sum(_) | Work::Mix(_) | Work::Route(_) => weights,
-            Work::Elements {
-                kind: ElementsKind::Scale { weight, .. } | ElementsKind::Bias { weight, .. },
-                ..
-            } => vec![*weight],
-            Work::Convert { .. }
-            | Work::Elements { .. }
-            | Work::Cutoff { .. }
-            | Work::Rescale { .. }
-            | Work::Lent(_) => Vec::new(),
-            Work::Embed { table: weight, .. }
-            | Work::Places { table: weight, .. }
-            | Work::NormAdd { weight, .. } => vec![*weight],
+            Work::Rows(_) | Work::Elements(_) | Work::Sum(_) | Work::Mix(_) | Work::Route(_) => {
+                weights
+            }
+            Work::Embed { table: weight, .. } | Work::Places { table: weight, .. } => vec![*weight],
+            Work::Lent(_) => Vec::new(),
             Work::Heads(HeadsWork::Norm { weight, .. }) => weight.iter().copied().collect(),
             Work::Heads(HeadsWork::Turn(work)) => work.norm.into_iter().collect(),
-            Work::Norm { norm, .. } => norm.weights(),
-            Work::Limited(work) => work.weights(),
             Work::Heads(HeadsWork::Prepare(work)) => vec![work.query_norm, work.key_norm],
             Work::Heads(HeadsWork::Store { biases, .. }) => {
                 biases.iter().flatten().copied().collect()
             }
             Work::Heads(HeadsWork::Rotate { .. }) => Vec::new(),
-            Work::Activate { bias, .. } => bias.iter().copied().collect(),
             Work::Attend(work) => match &work.kernel {
                 AttendKernel::Rows { prepare: Some(Before::All(work)), .. } => {
                     vec![work.query_norm, work.key_norm]
@@ -323,7 +249,13 @@ impl Work {
             },
             Work::Experts(work) => work.weights(),
             Work::Product(work) => {
-                let mut weights = work.input.norm().map_or_else(Vec::new, NormWork::weights);
+                match work.input {
+                    Input::Given(_) => {}
+                    Input::Norm { weight, .. } => weights.push(weight),
+                    Input::NormAddNorm { weight, next_weight, .. } => {
+                        weights.extend([weight, next_weight]);
+                    }
+                }
                 weights.extend(&work.joint.weights);
                 weights.extend(&work.biases);
                 weights

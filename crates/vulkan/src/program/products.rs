@@ -2,7 +2,6 @@
 
 use trine_model::WeightId;
 
-use super::norms::NormWork;
 use super::values::{Form, Made, OperandValue, Touch, ValueId, read, write};
 use crate::weights::Joint;
 
@@ -11,20 +10,19 @@ use crate::weights::Joint;
 pub(super) enum Input {
     /// The result of another launch.
     Given(Form),
-    /// The norm of a row, which every workgroup of the product computes for itself. All of them
-    /// read the target, so the updated one has a home of its own. Of several products with the same
-    /// norm one writes that.
-    Norm { norm: NormWork, updates: bool },
-}
-
-impl Input {
-    /// Returns the norm that the product computes.
-    pub(super) fn norm(self) -> Option<NormWork> {
-        match self {
-            Input::Given(_) => None,
-            Input::Norm { norm, .. } => Some(norm),
-        }
-    }
+    /// The norm of a row, which every workgroup of the product computes for itself.
+    Norm { source: ValueId, weight: WeightId, epsilon: f32 },
+    /// The norm of a row to which another's norm was added. All workgroups read the target, so the
+    /// updated one has a home of its own. Of several products with the same norm one writes that.
+    NormAddNorm {
+        source: ValueId,
+        weight: WeightId,
+        target: ValueId,
+        scale: f32,
+        updated: Option<ValueId>,
+        next_weight: WeightId,
+        epsilon: f32,
+    },
 }
 
 /// What happens to the results of a product.
@@ -68,11 +66,11 @@ impl ProductWork {
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self.input {
             Input::Given(form) => see(Touch::Read(form)),
-            Input::Norm { norm, updates } => norm.touches(&mut |touch| {
-                if updates || matches!(touch, Touch::Read(_)) {
-                    see(touch);
-                }
-            }),
+            Input::Norm { source, .. } => see(read(source)),
+            Input::NormAddNorm { source, target, updated, .. } => {
+                [source, target].map(read).into_iter().for_each(&mut *see);
+                updated.into_iter().for_each(|id| see(write(id)));
+            }
         }
         match &self.output {
             Output::Parts(parts) => parts.iter().for_each(|&id| see(write(id))),

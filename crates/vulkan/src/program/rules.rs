@@ -10,16 +10,16 @@
 
 use super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
 use super::graph::{
-    AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made,
-    Node, NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn,
-    ValueId, Work,
+    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Input, Made, Node,
+    OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn, ValueId, Work,
 };
-use super::limits::LimitedWork;
 use super::passes::Attended;
 use super::selection::Selection;
+use crate::kernels::elements::ElementWork;
 use crate::kernels::experts::Grouping;
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
+use crate::kernels::rows::{RowWork, RowsLaunch, Target};
 use crate::kernels::sum::{SumLaunch, SumTerm};
 
 mod experts;
@@ -106,7 +106,7 @@ fn conversion(graph: &Graph, index: usize) -> Option<Conversion> {
 }
 
 fn any_conversion(graph: &Graph, index: usize) -> Option<Conversion> {
-    let Work::Convert { source: rows, operand } = graph.nodes[index].work else { return None };
+    let (rows, operand) = graph.nodes[index].work.conversion()?;
     let maker = graph.maker(index, rows)?;
     Some(Conversion { maker, rows, operand, is_only: graph.readers(rows) == 1 })
 }
@@ -120,14 +120,12 @@ impl Conversion {
 
 /// Lets products of the same rows that take the same kind of operand share one conversion.
 fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Convert { source, operand } = graph.nodes[index].work else { return false };
+    let Some((source, operand)) = graph.nodes[index].work.conversion() else { return false };
     let columns = |operand: OperandValue| graph.value(operand.id).columns;
-    let same = |work: &Work| match *work {
-        Work::Convert { source: other, operand: first } => {
-            let alike = first.kind == operand.kind && columns(first) == columns(operand);
-            (other == source && alike).then_some(first)
-        }
-        _ => None,
+    let same = |work: &Work| {
+        let (other, first) = work.conversion()?;
+        let alike = first.kind == operand.kind && columns(first) == columns(operand);
+        (other == source && alike).then_some(first)
     };
     let Some(first) = graph.nodes[..index].iter().find_map(|node| same(&node.work)) else {
         return false;
@@ -150,10 +148,8 @@ fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 fn rows_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
     let made = match &mut graph.nodes[conversion.maker].work {
-        Work::Norm { made, .. } | Work::Cutoff { made, .. } | Work::Activate { made, .. } => {
-            Some(made)
-        }
-        Work::Limited(LimitedWork { made, .. }) => Some(made),
+        Work::Rows(RowsLaunch { work: RowWork::Rescale { .. }, .. }) => None,
+        Work::Rows(launch) => launch.made.as_mut(),
         Work::Sum(sum) => sum.finish.as_mut().map(|finish| &mut finish.made),
         Work::Route(work) => work.first.as_mut().map(|first| &mut first.finish_mut().made),
         _ => None,
@@ -277,22 +273,22 @@ fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> 
 
 /// Lets a cutoff go on with the gated product of its result.
 fn cutoff_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Cutoff { source, deviations, up: None, made: Made::Rows(cut) } =
-        graph.nodes[index].work
-    else {
+    let Work::Rows(launch) = graph.nodes[index].work else { return false };
+    let (RowWork::Cutoff { deviations }, Some(Made::Rows(cut))) = (launch.work, launch.made) else {
         return false;
     };
-    let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
-    let Work::Elements { kind: ElementsKind::Geglu { gate, up, first: 0 }, result } = next.work
-    else {
+    let Some(Node { work: Work::Elements(next), .. }) = graph.nodes.get(index + 1) else {
+        return false;
+    };
+    let (ElementWork::Geglu { gate, up, first: 0, .. }, result) = (next.work, next.result) else {
         return false;
     };
     if gate != cut || graph.readers(cut) != 1 || graph.value(up).columns != graph.value(cut).columns
     {
         return false;
     }
-    let (up, made) = (Some(up), Made::Rows(result));
-    graph.nodes[index].work = Work::Cutoff { source, deviations, up, made };
+    let (work, made) = (RowWork::GatedCutoff { deviations, up }, Some(Made::Rows(result)));
+    graph.nodes[index].work = Work::Rows(RowsLaunch { work, made, ..launch });
     graph.nodes.remove(index + 1);
     true
 }
@@ -306,8 +302,10 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     };
     let Output::Parts(parts) = output else { return false };
     let &[product] = &parts[..] else { return false };
-    let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Elements { kind: ElementsKind::Geglu { gate, up, first }, result } = next.work else {
+    let Some(Node { work: Work::Elements(next), .. }) = graph.nodes.get(index + 1) else {
+        return false;
+    };
+    let (ElementWork::Geglu { gate, up, first, .. }, result) = (next.work, next.result) else {
         return false;
     };
     if gate != product || up == product || graph.readers(product) != 1 {
@@ -325,11 +323,26 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 /// first one writes the updated target. On an H100 that takes less time than a launch for the norm
 /// (docs/benchmarks/gpu-kernels.md); other devices have not been measured.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
-    let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
-    if !matches!(norm, NormWork::Norm { .. } | NormWork::NormAddNorm { .. }) {
-        return false;
-    }
-    let Some(form) = made.only() else { return false };
+    let Some(launch) = graph.nodes[index].work.unlimited() else { return false };
+    let Some(form) = launch.made.and_then(Made::only) else { return false };
+    let RowsLaunch { source, epsilon, .. } = launch;
+    let norm = |updates: bool| match launch.work {
+        RowWork::Norm { weight: Some(weight) } => Some(Input::Norm { source, weight, epsilon }),
+        RowWork::NormAddNorm { weight, target: Target { old, updated }, scale, next_weight } => {
+            let (target, updated) = (old, updates.then_some(updated));
+            Some(Input::NormAddNorm {
+                source,
+                weight,
+                target,
+                scale,
+                updated,
+                next_weight,
+                epsilon,
+            })
+        }
+        _ => None,
+    };
+    let Some(first) = norm(true) else { return false };
     let width = graph.width;
     let can_norm = |node: &Node| {
         let Work::Product(work) = &node.work else { return false };
@@ -342,10 +355,10 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     }
     for (at, node) in graph.nodes[index + 1..=index + products].iter_mut().enumerate() {
         let Work::Product(work) = &mut node.work else { unreachable!("products can norm") };
-        work.input = Input::Norm { norm, updates: at == 0 };
+        work.input = norm(at == 0).unwrap_or(first);
         work.kernel = selection.product(&work.joint, width.of(node.rows), true);
     }
-    if let NormWork::NormAddNorm { updated, .. } = norm {
+    if let Input::NormAddNorm { updated: Some(updated), .. } = first {
         // Every workgroup of the products reads the old one.
         graph.values[updated.0].home = Home::Own;
     }

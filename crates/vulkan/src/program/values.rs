@@ -39,11 +39,21 @@ impl Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ids;
 
+/// Numbers that the host writes for a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// The frame: its header, and after it the rows.
+    Frame,
+    /// Those of the rows whose logits are wanted.
+    Outputs,
+}
+
 impl Handles for Ids {
     type Rows = ValueId;
     type Operand = OperandValue;
     type Vector = WeightId;
     type Matrix = WeightId;
+    type Numbers = Numbers;
     /// The graph knows it.
     type Extent = ();
 }

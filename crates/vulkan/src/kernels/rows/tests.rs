@@ -126,13 +126,14 @@ fn launch(
     let plain = poisoned(&gpu, (4 * width * columns) as u64);
     let codes = poisoned(&gpu, (allocated(kind, width) * kind.code_bytes(columns)) as u64);
     let scales = poisoned(&gpu, (width * kind.scale_bytes(columns)).max(4) as u64);
+    let changed = Target { old: target.span(), updated: target.span() };
     let work = match mode {
         0 => RowWork::Convert { parts: 1 },
         1 => RowWork::Norm { weight: Some(weight.address()) },
-        2 => RowWork::NormAdd { weight: weight.address(), target: target.span(), scale: SCALE },
+        2 => RowWork::NormAdd { weight: weight.address(), target: changed, scale: SCALE },
         3 => RowWork::NormAddNorm {
             weight: weight.address(),
-            target: target.span(),
+            target: changed,
             scale: SCALE,
             next_weight: next.address(),
         },
@@ -143,12 +144,12 @@ fn launch(
         // The weights of the norm are the bias as well.
         8 => RowWork::AddLayerNorm {
             bias: Some(weight.address()),
-            target: target.span(),
+            target: changed,
             norm: LayerNorm { weight: weight.address(), bias: next.address() },
         },
         9 => RowWork::AddLayerNorm {
             bias: None,
-            target: target.span(),
+            target: changed,
             norm: LayerNorm { weight: weight.address(), bias: next.address() },
         },
         10 => RowWork::Gelu { bias: Some(weight.address()) },
@@ -158,13 +159,13 @@ fn launch(
     let launch = RowsLaunch {
         work,
         source: input.span(),
-        columns,
-        rows: width,
-        row_count: count.address(),
         epsilon: 1e-6,
         within: RowLimits::NONE,
-        plain: Some(plain.span()),
-        operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
+        made: Some(Made::Both(
+            plain.span(),
+            Operand { kind, codes: codes.span(), scales: scales.span() },
+        )),
+        extent: Extent { columns, rows: width, row_count: count.address() },
     };
     run(&gpu, &[launch.dispatch(&gpu, "rows", 0).unwrap()]);
     Found {
@@ -195,13 +196,10 @@ fn parts_of_rows_become_rows_of_an_operand() {
     let launch = RowsLaunch {
         work: RowWork::Convert { parts },
         source: input.span(),
-        columns,
-        rows: rows + 1,
-        row_count: count.address(),
         epsilon: 0.0,
         within: RowLimits::NONE,
-        plain: None,
-        operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
+        made: Some(Made::Operand(Operand { kind, codes: codes.span(), scales: scales.span() })),
+        extent: Extent { columns: columns * parts, rows: rows + 1, row_count: count.address() },
     };
     run(&gpu, &[launch.dispatch(&gpu, "parts", 0).unwrap()]);
     let (codes, scales) = (download::<u8>(&gpu, &codes), download::<f32>(&gpu, &scales));
@@ -301,13 +299,13 @@ fn limited_rows_agree_with_their_definitions() {
             let launch = RowsLaunch {
                 work,
                 source: input.span(),
-                columns,
-                rows: 3,
-                row_count: count.address(),
                 epsilon: 1e-6,
                 within,
-                plain: Some(plain.span()),
-                operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
+                made: Some(Made::Both(
+                    plain.span(),
+                    Operand { kind, codes: codes.span(), scales: scales.span() },
+                )),
+                extent: Extent { columns, rows: 3, row_count: count.address() },
             };
             run(&gpu, &[launch.dispatch(&gpu, "limited", 0).unwrap()]);
             let found: Vec<f32> = download(&gpu, &plain);

@@ -3,7 +3,7 @@
 use trine_model::WeightId;
 
 use super::super::graph::{
-    Input, Made, Node, NormWork, Output, ProductKernel, ProductWork, ValueId, allocated,
+    Input, Made, Node, Output, ProductKernel, ProductWork, ValueId, allocated,
 };
 use super::Emitter;
 use crate::dispatch::{Dispatch, Span};
@@ -124,33 +124,21 @@ impl Emitter<'_> {
 
     fn product_input(&self, input: Input) -> ProductInput {
         let vector = |id| self.weights.vector(id);
-        let (norm, updates) = match input {
-            Input::Given(form) => return ProductInput::Operand(self.form(form)),
-            Input::Norm { norm, updates } => (norm, updates),
-        };
-        match norm {
-            NormWork::Norm { source, weight, epsilon } => {
+        match input {
+            Input::Given(form) => ProductInput::Operand(self.form(form)),
+            Input::Norm { source, weight, epsilon } => {
                 ProductInput::Norm { x: self.span(source), weight: vector(weight), epsilon }
             }
-            NormWork::NormAddNorm {
-                source,
-                weight,
-                target,
-                scale,
-                updated,
-                next_weight,
-                epsilon,
-            } => ProductInput::NormAddNorm {
-                x: self.span(target),
-                scale,
-                added: self.span(source),
-                added_weight: vector(weight),
-                weight: vector(next_weight),
-                epsilon,
-                x_out: updates.then(|| self.span(updated)),
-            },
-            NormWork::Bare { .. } | NormWork::Layer { .. } | NormWork::AddLayer { .. } => {
-                unreachable!("products norm with factors")
+            Input::NormAddNorm { source, weight, target, scale, updated, next_weight, epsilon } => {
+                ProductInput::NormAddNorm {
+                    x: self.span(target),
+                    scale,
+                    added: self.span(source),
+                    added_weight: vector(weight),
+                    weight: vector(next_weight),
+                    epsilon,
+                    x_out: updated.map(|updated| self.span(updated)),
+                }
             }
         }
     }

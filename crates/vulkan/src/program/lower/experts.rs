@@ -4,13 +4,15 @@ use trine_model::aside;
 use trine_model::{BufferId, ExpertMatrix, Op, Routes, Rows, WeightId, WeightPlace};
 
 use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
-use super::super::graph::{ElementsKind, Form, Home, Made, OperandValue, ValueId, Work};
+use super::super::graph::{Form, Home, Made, OperandValue, ValueId, Work};
 use super::super::lent::LentWork;
 use super::super::loans::{handed, places};
 use super::Lowering;
 use crate::error::GpuError;
+use crate::kernels::elements::ElementWork;
 use crate::kernels::experts::Grouping;
 use crate::kernels::operand::OperandKind;
+use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::sum::{SumLaunch, SumTerm};
 use crate::pack::Format;
 use crate::weights::Joint;
@@ -167,7 +169,8 @@ impl Lowering<'_> {
             self.entry_product(product)?;
         }
         let ([gate, up], result) = (parts, self.fresh(output));
-        self.elements(output, ElementsKind::Geglu { gate, up, first: 0 }, result);
+        let stride = self.graph.value(up).columns;
+        self.elements(output, ElementWork::Geglu { gate, up, first: 0, stride }, result);
         Ok(())
     }
 
@@ -223,7 +226,9 @@ impl Lowering<'_> {
         } else {
             let (count, kind) = (self.count(input) * used / shared, OperandKind::Fixed16);
             let operand = self.graph.fresh_operand_of(count, joint.columns, kind);
-            self.push(of, Work::Convert { source, operand });
+            let parts = self.graph.value(source).columns / joint.columns;
+            let (work, made) = (RowWork::Convert { parts }, Made::Operand(operand));
+            self.push(of, Work::Rows(RowsLaunch::of(work, source, 0.0, made)));
             Form::Operand(operand)
         };
         let first = self.first_row(&joint, matrix).expect("a product's joint has its matrix");

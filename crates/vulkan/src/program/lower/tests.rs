@@ -75,7 +75,7 @@ fn lowered(plan: &Plan, kv: KvType, rows: usize, attended: Attended) -> Graph {
 }
 
 fn conversions(graph: &Graph) -> usize {
-    let converts = |node: &&Node| matches!(node.work, Work::Convert { .. });
+    let converts = |node: &&Node| node.work.conversion().is_some();
     graph.nodes.iter().filter(converts).count()
 }
 
@@ -175,14 +175,17 @@ fn products_of_any_formats_get_their_operands() {
                         let kind = if interleaved { OperandKind::Plain } else { operand.kind };
                         assert_eq!(wanted, kind, "{node:?}");
                     }
-                    Input::Norm { .. } => {
+                    Input::Norm { .. } | Input::NormAddNorm { .. } => {
                         assert!(selection.can_norm(joint, rows), "{node:?}")
                     }
                 }
                 joined += usize::from(matches!(output, Output::Gated(_)));
             }
             let alone = |node: &&Node| {
-                matches!(node.work, Work::Elements { kind: ElementsKind::Geglu { .. }, .. })
+                matches!(
+                    node.work,
+                    Work::Elements(ElementsLaunch { work: ElementWork::Geglu { .. }, .. })
+                )
             };
             apart += graph.nodes.iter().filter(alone).count();
         }

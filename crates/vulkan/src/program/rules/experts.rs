@@ -2,7 +2,7 @@
 //! become one launch, which also gives another norm of the same rows.
 
 use super::super::experts::{ExpertsWork, NormedRouter};
-use super::super::graph::{Graph, Ids, Made, NormWork, Work};
+use super::super::graph::{Graph, Ids, Made, Normed, Work};
 use super::super::selection::Selection;
 use super::streams::small_product;
 use crate::capabilities::Capabilities;
@@ -41,8 +41,8 @@ fn found_router(
     let product = graph.maker(index, logits)?;
     let (normed, router, result) = small_product(graph, product)?;
     let norm_at = graph.maker(product, normed)?;
-    let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made: Made::Rows(row) } =
-        graph.nodes[norm_at].work
+    let Some(Normed { source, weight, epsilon, made: Made::Rows(row) }) =
+        graph.nodes[norm_at].work.normed()
     else {
         return None;
     };
@@ -58,12 +58,10 @@ fn found_router(
 
 /// Returns the launch after a choice that norms the routed rows too, if it may be done with it.
 fn next_norm(graph: &Graph, index: usize, routed: &NormedRouter) -> Option<(usize, Finish<Ids>)> {
-    let found = |at: &usize| match graph.nodes[*at].work {
-        Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
-            let fits = source == routed.source && epsilon == routed.epsilon;
-            fits.then_some((*at, Finish { weight, made }))
-        }
-        _ => None,
+    let found = |at: &usize| {
+        let Normed { source, weight, epsilon, made } = graph.nodes[*at].work.normed()?;
+        let fits = source == routed.source && epsilon == routed.epsilon;
+        fits.then_some((*at, Finish { weight, made }))
     };
     let (at, other) = (index + 1..graph.nodes.len()).find_map(|at| found(&at))?;
     graph.is_kept(index..at, routed.source).then_some((at, other))

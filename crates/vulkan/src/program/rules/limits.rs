@@ -1,24 +1,31 @@
 //! Rules for limits of values: what makes or reads limited rows keeps the limits itself.
 
-use super::super::graph::{ElementsKind, Graph, HeadsWork, Home, Made, Prepare, ValueId, Work};
-use super::super::limits::{LimitedRows, LimitedWork};
+use super::super::graph::{Graph, HeadsWork, Home, Ids, Made, Prepare, ValueId, Work};
 use super::super::selection::Selection;
+use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::limits::Limits;
-use crate::kernels::rows::RowLimits;
+use crate::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 
-/// Returns the work of a launch with room for limits, if it is of a kind that can keep them.
-fn limited(graph: &Graph, work: &Work) -> Option<LimitedWork> {
-    let (rows, made) = match *work {
-        Work::Limited(work) => return Some(work),
-        Work::Norm { norm, made } => (LimitedRows::Norm(norm), made),
-        Work::Elements { kind: ElementsKind::Geglu { gate, up, first: 0 }, result }
-            if graph.value(gate).columns == graph.value(up).columns =>
-        {
-            (LimitedRows::Gate { gate, up }, Made::Rows(result))
+/// Returns a launch with room for limits, if it is of a kind that can keep them.
+fn limited(graph: &Graph, work: &Work) -> Option<RowsLaunch<Ids>> {
+    match *work {
+        Work::Rows(launch) => match launch.work {
+            RowWork::Norm { .. }
+            | RowWork::NormAddNorm { .. }
+            | RowWork::LayerNorm(_)
+            | RowWork::AddLayerNorm { .. }
+            | RowWork::Gate { .. } => Some(launch),
+            _ => None,
+        },
+        Work::Elements(ElementsLaunch {
+            work: ElementWork::Geglu { gate, up, first: 0, .. },
+            result,
+            ..
+        }) if graph.value(gate).columns == graph.value(up).columns => {
+            Some(RowsLaunch::of(RowWork::Gate { up }, gate, 0.0, Made::Rows(result)))
         }
-        _ => return None,
-    };
-    Some(LimitedWork { rows, within: RowLimits::NONE, made })
+        _ => None,
+    }
 }
 
 /// A launch that only limits values.
@@ -33,9 +40,14 @@ struct Limit {
 fn limit_of(graph: &Graph, index: usize, value: ValueId) -> Option<Limit> {
     let at = graph.maker(index, value)?;
     match graph.nodes[at].work {
-        Work::Elements { kind: ElementsKind::Clamp { source: rows, low, high }, .. } => graph
-            .is_kept(at + 1..index, rows)
-            .then_some(Limit { at, rows, limits: Limits { low, high } }),
+        Work::Elements(ElementsLaunch {
+            work: ElementWork::Clamp { source: rows, low, high },
+            ..
+        }) => graph.is_kept(at + 1..index, rows).then_some(Limit {
+            at,
+            rows,
+            limits: Limits { low, high },
+        }),
         _ => None,
     }
 }
@@ -67,16 +79,16 @@ fn replace(graph: &mut Graph, index: usize, work: Work, mut removed: Vec<usize>)
 
 /// Lets norms and gates limit the rows that they read.
 pub(super) fn rows_are_limited(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Some(mut work) = limited(graph, &graph.nodes[index].work) else { return false };
-    let RowLimits { row, target, .. } = &mut work.within;
-    let removed = match &mut work.rows {
-        LimitedRows::Convert { .. } => return false,
-        LimitedRows::Norm(norm) => take(graph, index, [(norm.source_mut(), row)]),
-        LimitedRows::Gate { gate, up } => take(graph, index, [(gate, row), (up, target)]),
+    let Some(mut launch) = limited(graph, &graph.nodes[index].work) else { return false };
+    let RowLimits { row, target, .. } = &mut launch.within;
+    let source = &mut launch.source;
+    let removed = match &mut launch.work {
+        RowWork::Gate { up } => take(graph, index, [(source, row), (up, target)]),
+        _ => take(graph, index, [(source, row)]),
     };
     let changes = !removed.is_empty();
     if changes {
-        replace(graph, index, Work::Limited(work), removed);
+        replace(graph, index, Work::Rows(launch), removed);
     }
     changes
 }
@@ -112,15 +124,16 @@ pub(super) fn heads_are_limited(graph: &mut Graph, index: usize, _: &Selection) 
 
 /// Lets a conversion limit the rows that it reads.
 pub(super) fn conversions_limit(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Convert { source, operand } = graph.nodes[index].work else { return false };
+    let Some((source, operand)) = graph.nodes[index].work.conversion() else { return false };
     let columns = |id| graph.value(id).columns;
     let Some(limit) = limit_of(graph, index, source) else { return false };
     if columns(source) != columns(operand.id) {
         return false;
     }
     let within = RowLimits { result: limit.limits, ..RowLimits::NONE };
-    let (rows, made) = (LimitedRows::Convert { source: limit.rows }, Made::Operand(operand));
-    graph.nodes[index].work = Work::Limited(LimitedWork { rows, within, made });
+    let (work, made) = (RowWork::Convert { parts: 1 }, Made::Operand(operand));
+    let launch = RowsLaunch { within, ..RowsLaunch::of(work, limit.rows, 0.0, made) };
+    graph.nodes[index].work = Work::Rows(launch);
     if graph.readers(source) == 0 {
         graph.nodes.remove(limit.at);
     }
@@ -129,19 +142,20 @@ pub(super) fn conversions_limit(graph: &mut Graph, index: usize, _: &Selection) 
 
 /// Lets norms and gates limit their result and convert it, if nothing else reads it.
 pub(super) fn results_are_limited(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Limited(LimitedWork { rows: LimitedRows::Convert { source }, within, made }) =
+    let Work::Rows(RowsLaunch { work: RowWork::Convert { .. }, source, within, made, .. }) =
         graph.nodes[index].work
     else {
         return false;
     };
     let Some(maker) = graph.maker(index, source) else { return false };
-    let Some(mut work) = limited(graph, &graph.nodes[maker].work) else { return false };
-    let fits = work.made == Made::Rows(source)
-        && work.within.result.are_none()
+    let Some(mut launch) = limited(graph, &graph.nodes[maker].work) else { return false };
+    let fits = launch.made == Some(Made::Rows(source))
+        && launch.within.result.are_none()
+        && !within.result.are_none()
         && graph.readers(source) == 1;
     if fits {
-        (work.within.result, work.made) = (within.result, made);
-        graph.nodes[maker].work = Work::Limited(work);
+        (launch.within.result, launch.made) = (within.result, made);
+        graph.nodes[maker].work = Work::Rows(launch);
         graph.nodes.remove(index);
     }
     fits

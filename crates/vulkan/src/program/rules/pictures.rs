@@ -3,18 +3,22 @@
 use trine_model::WeightId;
 
 use super::super::graph::{
-    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Made, Node, NormWork,
-    Output, ValueId, Work,
+    AttendKernel, AttendWork, Form, Graph, HeadsWork, Home, Made, Node, Output, ValueId, Work,
 };
 use super::super::selection::Selection;
 use crate::kernels::attention::WholeLaunch;
+use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::operand::OperandKind;
+use crate::kernels::rows::{RowWork, RowsLaunch, Target};
 
 /// Lets the launch that looks up tokens copy the rows of soft ones, if they are put in right after
 /// it.
 pub(super) fn embed_inserts(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Elements { kind: ElementsKind::Insert { source, target }, result } =
-        graph.nodes[index].work
+    let Work::Elements(ElementsLaunch {
+        work: ElementWork::Insert { source, target, .. },
+        result,
+        ..
+    }) = graph.nodes[index].work
     else {
         return false;
     };
@@ -37,7 +41,9 @@ pub(super) fn embed_inserts(graph: &mut Graph, index: usize, _: &Selection) -> b
 fn bias_of(graph: &Graph, index: usize, value: ValueId) -> Option<(usize, WeightId, ValueId)> {
     let at = graph.maker(index, value)?;
     match graph.nodes[at].work {
-        Work::Elements { kind: ElementsKind::Bias { weight, target }, .. } => {
+        Work::Elements(ElementsLaunch {
+            work: ElementWork::Bias { bias: weight, target }, ..
+        }) => {
             let is_only = graph.readers(value) == 1 && graph.readers(target) == 1;
             let is_kept = graph.is_kept(at + 1..index, graph.home(value).0);
             (is_only && is_kept).then_some((at, weight, target))
@@ -55,11 +61,11 @@ pub(super) fn products_add(graph: &mut Graph, index: usize, selection: &Selectio
     }
     let bias_after = |part: &ValueId| {
         let biased = |node: &Node| match node.work {
-            Work::Elements { kind: ElementsKind::Bias { weight, target }, result }
-                if target == *part =>
-            {
-                Some((weight, result))
-            }
+            Work::Elements(ElementsLaunch {
+                work: ElementWork::Bias { bias: weight, target },
+                result,
+                ..
+            }) if target == *part => Some((weight, result)),
             _ => None,
         };
         let after = &graph.nodes[index + 1..];
@@ -88,8 +94,12 @@ pub(super) fn products_add(graph: &mut Graph, index: usize, selection: &Selectio
 /// Lets a product with a bias do the activation after it, where that gives an operand that the
 /// product can give.
 pub(super) fn products_activate(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
-    let Work::Activate { source, bias: None, made: Made::Operand(operand) } =
-        graph.nodes[index].work
+    let Some(RowsLaunch {
+        work: RowWork::Gelu { bias: None },
+        source,
+        made: Some(Made::Operand(operand)),
+        ..
+    }) = graph.nodes[index].work.unlimited()
     else {
         return false;
     };
@@ -144,16 +154,18 @@ pub(super) fn attends_whole(graph: &mut Graph, index: usize, selection: &Selecti
 
 /// Lets a layer norm do the addition before it, with the bias of what is added.
 pub(super) fn layer_norms_add(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Elements { kind: ElementsKind::Add { source, target }, result } =
-        graph.nodes[index].work
+    let Work::Elements(ElementsLaunch {
+        work: ElementWork::Add { source, target }, result, ..
+    }) = graph.nodes[index].work
     else {
         return false;
     };
     let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Norm { norm: NormWork::Layer { source: normed, layer }, made } = next.work else {
+    let Some(launch @ RowsLaunch { work: RowWork::LayerNorm(norm), .. }) = next.work.unlimited()
+    else {
         return false;
     };
-    if normed != result {
+    if launch.source != result {
         return false;
     }
     let biased = bias_of(graph, index, source).filter(|(at, ..)| at + 1 == index);
@@ -161,8 +173,9 @@ pub(super) fn layer_norms_add(graph: &mut Graph, index: usize, _: &Selection) ->
         Some((_, weight, added)) => (Some(weight), added),
         None => (None, source),
     };
-    let norm = NormWork::AddLayer { source: added, bias, target, updated: result, layer };
-    graph.nodes[index + 1].work = Work::Norm { norm, made };
+    let target = Target { old: target, updated: result };
+    let work = RowWork::AddLayerNorm { bias, target, norm };
+    graph.nodes[index + 1].work = Work::Rows(RowsLaunch { work, source: added, ..launch });
     graph.nodes.remove(index);
     if let Some((at, ..)) = biased {
         graph.nodes.remove(at);
@@ -173,7 +186,8 @@ pub(super) fn layer_norms_add(graph: &mut Graph, index: usize, _: &Selection) ->
 /// Lets an activation be a launch over whole rows, which can write an operand, and add the bias
 /// before it.
 pub(super) fn activations_add(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Elements { kind: ElementsKind::Gelu { target }, result } = graph.nodes[index].work
+    let Work::Elements(ElementsLaunch { work: ElementWork::Gelu { target }, result, .. }) =
+        graph.nodes[index].work
     else {
         return false;
     };
@@ -182,7 +196,8 @@ pub(super) fn activations_add(graph: &mut Graph, index: usize, _: &Selection) ->
         Some((_, weight, source)) => (source, Some(weight)),
         None => (target, None),
     };
-    graph.nodes[index].work = Work::Activate { source, bias, made: Made::Rows(result) };
+    let launch = RowsLaunch::of(RowWork::Gelu { bias }, source, 0.0, Made::Rows(result));
+    graph.nodes[index].work = Work::Rows(launch);
     if let Some((at, ..)) = biased {
         graph.nodes.remove(at);
     }

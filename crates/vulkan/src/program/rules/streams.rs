@@ -7,11 +7,13 @@
 use trine_model::WeightId;
 
 use super::super::graph::{
-    ElementsKind, Form, Graph, Home, Ids, Input, Made, NormWork, Output, ProductWork, ValueId, Work,
+    Form, Graph, Home, Ids, Input, Made, Normed, Output, ProductWork, ValueId, Work,
 };
 use super::super::selection::Selection;
+use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::mix::{MixLaunch, Stream};
 use crate::kernels::route::{Added, FirstStream, ROUTED_COLUMNS_MAX, RouteLaunch, Router};
+use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::sum::{Finish, SumLaunch, SumTerm};
 
 /// A product of f32 rows with one matrix of floats: what it multiplies, the matrix, the result.
@@ -39,32 +41,23 @@ struct NormBeforeRouter {
 }
 
 fn norm_before_router(graph: &Graph, index: usize) -> Option<NormBeforeRouter> {
-    let Work::Norm { norm, made: Made::Rows(result) } = graph.nodes[index].work else {
+    let launch = graph.nodes[index].work.unlimited()?;
+    let RowsLaunch { source, epsilon, made: Some(Made::Rows(result)), .. } = launch else {
         return None;
     };
-    match norm {
-        NormWork::Norm { source: row, weight, epsilon } => {
+    match launch.work {
+        RowWork::Norm { weight: Some(weight) } => {
+            let row = source;
             Some(NormBeforeRouter { row, added: None, weight, epsilon, result })
         }
-        NormWork::NormAddNorm {
-            source,
-            weight,
-            target,
-            scale: 1.0,
-            updated,
-            next_weight,
-            epsilon,
-        } => {
+        RowWork::NormAddNorm { weight, target, scale: 1.0, next_weight } => {
             // Whoever else reads the row after the addition would need it written.
-            let is_only = graph.readers(updated) == 1;
+            let is_only = graph.readers(target.updated) == 1;
             let added = Some(Added { values: source, weight });
-            let (row, weight) = (target, next_weight);
+            let (row, weight) = (target.old, next_weight);
             is_only.then_some(NormBeforeRouter { row, added, weight, epsilon, result })
         }
-        NormWork::Bare { .. }
-        | NormWork::Layer { .. }
-        | NormWork::AddLayer { .. }
-        | NormWork::NormAddNorm { .. } => None,
+        _ => None,
     }
 }
 
@@ -85,8 +78,11 @@ pub(super) fn route(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteLaunch<Ids>)> {
     let routed = norm_before_router(graph, index)?;
     let (input, router, product) = small_product(graph, index + 1)?;
-    let Work::Elements { kind: ElementsKind::Softcap { cap, target }, result: capped } =
-        graph.nodes.get(index + 2)?.work
+    let Work::Elements(ElementsLaunch {
+        work: ElementWork::Softcap { cap, target },
+        result: capped,
+        ..
+    }) = graph.nodes.get(index + 2)?.work
     else {
         return None;
     };
@@ -140,7 +136,7 @@ fn corrected(
 ) -> Option<ValueId> {
     // The row as it is after the addition.
     let row = match graph.nodes[index].work {
-        Work::Norm { norm: NormWork::NormAddNorm { updated, .. }, .. } => updated,
+        Work::Rows(RowsLaunch { work: RowWork::NormAddNorm { target, .. }, .. }) => target.updated,
         _ => routed.row,
     };
     let [plus @ SumTerm { values, .. }, minus] = sum.terms[..] else { return None };
@@ -151,14 +147,17 @@ fn corrected(
 
 /// Lets a mix with a router add the norm of a row to all its streams but the first.
 pub(super) fn route_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made: Made::Rows(normed) } =
-        graph.nodes[index].work
+    let Some(Normed { source, weight, epsilon, made: Made::Rows(normed) }) =
+        graph.nodes[index].work.normed()
     else {
         return false;
     };
     let added = |node: usize| match graph.nodes.get(node)?.work {
-        Work::Elements { kind: ElementsKind::Add { source, target }, result } => (source == normed
-            && graph.readers(result) == 1)
+        Work::Elements(ElementsLaunch {
+            work: ElementWork::Add { source, target },
+            result,
+            ..
+        }) => (source == normed && graph.readers(result) == 1)
             .then_some(Stream { input: target, output: result }),
         _ => None,
     };
@@ -190,17 +189,20 @@ pub(super) fn route_finishes(graph: &mut Graph, index: usize, _: &Selection) -> 
     };
     let (stream, epsilon) = (streams[0].output, *epsilon);
     let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let found = match next.work {
-        Work::Norm { norm: NormWork::Norm { source, weight, epsilon: same }, made }
+    let found = match (next.work.normed(), &next.work) {
+        (Some(Normed { source, weight, epsilon: same, made }), _)
             if source == stream && same == epsilon =>
         {
             FirstStream::Normed(Finish { weight, made })
         }
-        Work::Elements { kind: ElementsKind::Scale { source, weight }, result }
-            if source == stream =>
-        {
-            FirstStream::Scaled(Finish { weight, made: Made::Rows(result) })
-        }
+        (
+            _,
+            &Work::Elements(ElementsLaunch {
+                work: ElementWork::Scale { source, weight },
+                result,
+                ..
+            }),
+        ) if source == stream => FirstStream::Scaled(Finish { weight, made: Made::Rows(result) }),
         _ => return false,
     };
     if let Work::Route(work) = &mut graph.nodes[index].work {

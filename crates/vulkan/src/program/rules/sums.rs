@@ -3,8 +3,9 @@
 
 use trine_model::TERMS_MAX;
 
-use super::super::graph::{Graph, Ids, Made, NormWork, ValueId, Work};
+use super::super::graph::{Graph, Ids, Made, Normed, ValueId, Work};
 use super::super::selection::Selection;
+use crate::kernels::rows::{RowWork, RowsLaunch, Target};
 use crate::kernels::sum::{Finish, NORMED_COLUMNS_MAX, SumAdd, SumLaunch, SumTerm};
 
 /// Returns whether the norms of a sum have no other epsilon.
@@ -25,8 +26,8 @@ fn only_term(graph: &Graph, value: ValueId) -> Option<(usize, &SumLaunch<Ids>, u
 
 /// Lets a sum norm a term, if nothing else reads the norm.
 pub(super) fn sum_norms_term(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made: Made::Rows(normed) } =
-        graph.nodes[index].work
+    let Some(Normed { source, weight, epsilon, made: Made::Rows(normed) }) =
+        graph.nodes[index].work.normed()
     else {
         return false;
     };
@@ -44,7 +45,7 @@ pub(super) fn sum_norms_term(graph: &mut Graph, index: usize, _: &Selection) -> 
 pub(super) fn sum_norms_result(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Sum(sum) = &graph.nodes[index].work else { return false };
     let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } = next.work else {
+    let Some(Normed { source, weight, epsilon, made }) = next.work.normed() else {
         return false;
     };
     let fits = source == sum.sum
@@ -94,10 +95,11 @@ pub(super) fn sum_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         return false;
     };
     let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Norm {
-        norm: NormWork::NormAddNorm { source, weight, target, scale, updated, next_weight, epsilon },
-        made,
-    } = next.work
+    let Some(RowsLaunch { work, source, epsilon, made: Some(made), .. }) = next.work.unlimited()
+    else {
+        return false;
+    };
+    let RowWork::NormAddNorm { weight, target: Target { old, updated }, scale, next_weight } = work
     else {
         return false;
     };
@@ -106,10 +108,10 @@ pub(super) fn sum_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         && agrees(sum, epsilon)
         && graph.readers(result) == 1
         // The result replaces the target.
-        && graph.home(updated).0 == graph.home(target).0
+        && graph.home(updated).0 == graph.home(old).0
         && graph.value(source).columns <= NORMED_COLUMNS_MAX;
     if fits && let Work::Sum(sum) = &mut graph.nodes[index].work {
-        sum.added = Some(SumAdd { norm: weight, target, scale });
+        sum.added = Some(SumAdd { norm: weight, target: old, scale });
         (sum.sum, sum.epsilon) = (updated, epsilon);
         sum.finish = Some(Finish { weight: next_weight, made });
         graph.nodes.remove(index + 1);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
+use crate::kernels::handles::Extent;
 use crate::raw::memory::Place;
 use crate::testing::{self, gpu, upload};
 
@@ -12,11 +13,9 @@ fn a_run_that_fails_leaves_nothing_running() {
     let [result, source] = [1.0_f32, 2.0].map(|value| upload(&gpu, &[value; 64]));
     let rows = upload(&gpu, &[1_u32]);
     let launch = ElementsLaunch {
-        work: ElementWork::Add { source: source.span() },
+        work: ElementWork::Add { source: source.span(), target: result.span() },
         result: result.span(),
-        columns: 64,
-        rows: 1,
-        row_count: rows.address(),
+        extent: Extent { columns: 64, rows: 1, row_count: rows.address() },
     };
     let dispatches = [launch.dispatch(&gpu, "a test", 0).unwrap()];
     let mut recording = Recording::record(&gpu, &dispatches, &[], &[1]).unwrap();
@@ -41,11 +40,9 @@ fn more_workgroups_than_the_device_takes_are_refused() {
     let gpu = gpu();
     let memory = upload(&gpu, &[0_f32; 64]);
     let launch = ElementsLaunch {
-        work: ElementWork::Softcap { cap: 1.0 },
+        work: ElementWork::Softcap { cap: 1.0, target: memory.span() },
         result: memory.span(),
-        columns: 64,
-        rows: 1,
-        row_count: memory.address(),
+        extent: Extent { columns: 64, rows: 1, row_count: memory.address() },
     };
     let good = launch.dispatch(&gpu, "a test", 0).unwrap();
     for axis in 0..3 {

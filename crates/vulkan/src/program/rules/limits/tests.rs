@@ -2,7 +2,7 @@
 
 use trine_model::{CacheId, Heads, Rope, WeightId, Width};
 
-use super::super::super::graph::{NormWork, Rotation};
+use super::super::super::graph::Rotation;
 use super::super::super::passes::Attended;
 use super::super::tests::{push, selection};
 use super::super::walk;
@@ -25,11 +25,28 @@ const OTHERS: Limits = Limits { low: -3.0, high: 0.5 };
 
 fn clamp(source: ValueId, limits: Limits, result: ValueId) -> Work {
     let Limits { low, high } = limits;
-    Work::Elements { kind: ElementsKind::Clamp { source, low, high }, result }
+    let work = ElementWork::Clamp { source, low, high };
+    Work::Elements(ElementsLaunch { work, result, extent: () })
 }
 
-fn norm(source: ValueId) -> NormWork {
-    NormWork::Norm { source, weight: WeightId(1), epsilon: 1e-6 }
+fn norm(source: ValueId, within: RowLimits, made: Made) -> Work {
+    let work = RowWork::Norm { weight: Some(WeightId(1)) };
+    Work::Rows(RowsLaunch { within, ..RowsLaunch::of(work, source, 1e-6, made) })
+}
+
+fn convert(source: ValueId, within: RowLimits, made: Made) -> Work {
+    let work = RowWork::Convert { parts: 1 };
+    Work::Rows(RowsLaunch { within, ..RowsLaunch::of(work, source, 0.0, made) })
+}
+
+fn geglu(gate: ValueId, up: ValueId, result: ValueId) -> Work {
+    let work = ElementWork::Geglu { gate, up, first: 0, stride: 64 };
+    Work::Elements(ElementsLaunch { work, result, extent: () })
+}
+
+fn gated_rows([gate, up]: [ValueId; 2], within: RowLimits, made: Made) -> Work {
+    let launch = RowsLaunch::of(RowWork::Gate { up }, gate, 0.0, made);
+    Work::Rows(RowsLaunch { within, ..launch })
 }
 
 #[test]
@@ -39,9 +56,9 @@ fn norms_limit_what_they_read_and_what_they_make() {
         let (mut graph, [product, limited, normed, result]) = room();
         let operand = graph.fresh_operand(result, OperandKind::Halves);
         push(&mut graph, clamp(product, LIMITS, limited));
-        push(&mut graph, Work::Norm { norm: norm(limited), made: Made::Rows(normed) });
+        push(&mut graph, norm(limited, RowLimits::NONE, Made::Rows(normed)));
         push(&mut graph, clamp(normed, OTHERS, result));
-        push(&mut graph, Work::Convert { source: result, operand });
+        push(&mut graph, convert(result, RowLimits::NONE, Made::Operand(operand)));
         if is_read {
             graph.outputs.push(Some(limited));
         }
@@ -53,23 +70,15 @@ fn norms_limit_what_they_read_and_what_they_make() {
         }
         let within = |row, result| RowLimits { row, result, ..RowLimits::NONE };
         let made = Made::Operand(operand);
-        let limited_norm = |source, within, made| {
-            let rows = LimitedRows::Norm(norm(source));
-            Work::Limited(LimitedWork { rows, within, made })
-        };
         let expected = match (is_read, is_given) {
-            (false, false) => vec![limited_norm(product, within(LIMITS, OTHERS), made)],
+            (false, false) => vec![norm(product, within(LIMITS, OTHERS), made)],
             (true, _) => vec![
                 clamp(product, LIMITS, limited),
-                limited_norm(limited, within(Limits::NONE, OTHERS), made),
+                norm(limited, within(Limits::NONE, OTHERS), made),
             ],
             (false, true) => vec![
-                limited_norm(product, within(LIMITS, Limits::NONE), Made::Rows(normed)),
-                Work::Limited(LimitedWork {
-                    rows: LimitedRows::Convert { source: normed },
-                    within: within(Limits::NONE, OTHERS),
-                    made,
-                }),
+                norm(product, within(LIMITS, Limits::NONE), Made::Rows(normed)),
+                convert(normed, within(Limits::NONE, OTHERS), made),
             ],
         };
         assert_eq!(works(&graph), expected, "{is_read} {is_given}");
@@ -82,16 +91,14 @@ fn gates_limit_both_of_their_rows() {
     let operand = graph.fresh_operand(result, OperandKind::Halves);
     push(&mut graph, clamp(gate, LIMITS, first));
     push(&mut graph, clamp(up, OTHERS, second));
-    let kind = ElementsKind::Geglu { gate: first, up: second, first: 0 };
-    push(&mut graph, Work::Elements { kind, result: gated });
+    push(&mut graph, geglu(first, second, gated));
     push(&mut graph, clamp(gated, LIMITS, result));
-    push(&mut graph, Work::Convert { source: result, operand });
+    push(&mut graph, convert(result, RowLimits::NONE, Made::Operand(operand)));
     for rule in [rows_are_limited, conversions_limit, results_are_limited] {
         walk(&mut graph, rule, &selection());
     }
     let within = RowLimits { row: LIMITS, target: OTHERS, result: LIMITS };
-    let rows = LimitedRows::Gate { gate, up };
-    let joined = Work::Limited(LimitedWork { rows, within, made: Made::Operand(operand) });
+    let joined = gated_rows([gate, up], within, Made::Operand(operand));
     assert_eq!(works(&graph), [joined]);
 }
 
@@ -101,11 +108,9 @@ fn rows_that_are_replaced_are_not_limited_later() {
     let (mut graph, [product, limited, normed]) = room();
     let replaced = graph.fresh_rows(3, 64, Home::Of(product));
     push(&mut graph, clamp(product, LIMITS, limited));
-    push(
-        &mut graph,
-        Work::Elements { kind: ElementsKind::Gelu { target: product }, result: replaced },
-    );
-    push(&mut graph, Work::Norm { norm: norm(limited), made: Made::Rows(normed) });
+    let work = ElementWork::Gelu { target: product };
+    push(&mut graph, Work::Elements(ElementsLaunch { work, result: replaced, extent: () }));
+    push(&mut graph, norm(limited, RowLimits::NONE, Made::Rows(normed)));
     let before = works(&graph);
     walk(&mut graph, rows_are_limited, &selection());
     assert_eq!(works(&graph), before);
@@ -118,20 +123,12 @@ fn launches_after_those_that_are_removed_are_limited_too() {
     push(&mut graph, clamp(product, LIMITS, limited));
     push(&mut graph, clamp(gate, LIMITS, first));
     push(&mut graph, clamp(up, OTHERS, second));
-    let kind = ElementsKind::Geglu { gate: first, up: second, first: 0 };
-    push(&mut graph, Work::Elements { kind, result: gated });
-    push(&mut graph, Work::Norm { norm: norm(limited), made: Made::Rows(normed) });
+    push(&mut graph, geglu(first, second, gated));
+    push(&mut graph, norm(limited, RowLimits::NONE, Made::Rows(normed)));
     walk(&mut graph, rows_are_limited, &selection());
-    let gates = Work::Limited(LimitedWork {
-        rows: LimitedRows::Gate { gate, up },
-        within: RowLimits { row: LIMITS, target: OTHERS, ..RowLimits::NONE },
-        made: Made::Rows(gated),
-    });
-    let norms = Work::Limited(LimitedWork {
-        rows: LimitedRows::Norm(norm(product)),
-        within: RowLimits { row: LIMITS, ..RowLimits::NONE },
-        made: Made::Rows(normed),
-    });
+    let within = RowLimits { row: LIMITS, ..RowLimits::NONE };
+    let gates = gated_rows([gate, up], RowLimits { target: OTHERS, ..within }, Made::Rows(gated));
+    let norms = norm(product, within, Made::Rows(normed));
     assert_eq!(works(&graph), [gates, norms]);
 }
 
@@ -170,10 +167,8 @@ fn heads_limit_queries_that_nothing_else_reads() {
         let (mut graph, [query, key, value, limited, second, third, other]) = room();
         let turned = graph.fresh_rows(3, 64, Home::Of(limited));
         let key = if matches!(reader, Keys | UnlimitedKeys) { query } else { key };
-        let add = Work::Elements {
-            kind: ElementsKind::Add { source: query, target: value },
-            result: other,
-        };
+        let work = ElementWork::Add { source: query, target: value };
+        let add = Work::Elements(ElementsLaunch { work, result: other, extent: () });
         push(&mut graph, clamp(query, LIMITS, limited));
         if reader != UnlimitedKeys {
             push(&mut graph, clamp(key, OTHERS, second));

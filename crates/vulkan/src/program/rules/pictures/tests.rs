@@ -2,11 +2,13 @@
 
 use trine_model::{CacheId, WeightId, Width};
 
-use super::super::super::graph::{Form, Input, LayerWeights, ProductKernel, ProductWork};
+use super::super::super::graph::{Form, Input, ProductKernel, ProductWork};
 use super::super::super::passes::Attended;
+use super::super::super::values::{Ids, Numbers};
 use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
+use crate::kernels::rows::LayerNorm;
 use crate::pack::Format;
 use crate::weights::Joint;
 
@@ -14,8 +16,12 @@ fn embed(output: ValueId) -> Work {
     Work::Embed { table: WeightId(0), scale: 2.0, soft: None, output }
 }
 
+fn elements(work: ElementWork<Ids>, result: ValueId) -> Work {
+    Work::Elements(ElementsLaunch { work, result, extent: () })
+}
+
 fn insert(source: ValueId, target: ValueId, result: ValueId) -> Work {
-    Work::Elements { kind: ElementsKind::Insert { source, target }, result }
+    elements(ElementWork::Insert { source, frame: Numbers::Frame, target }, result)
 }
 
 #[test]
@@ -31,8 +37,8 @@ fn tokens_are_looked_up_with_the_rows_of_soft_ones() {
         }
         push(&mut graph, insert(soft, rows, result));
         if is_read {
-            let kind = ElementsKind::Select { source: rows };
-            push(&mut graph, Work::Elements { kind, result: other });
+            let work = ElementWork::Select { source: rows, picks: Numbers::Outputs };
+            push(&mut graph, elements(work, other));
         }
         walk(&mut graph, embed_inserts, &selection());
         let joined =
@@ -56,14 +62,18 @@ fn room() -> (Graph, [ValueId; 8]) {
 }
 
 fn bias(weight: usize, target: ValueId, result: ValueId) -> Work {
-    Work::Elements { kind: ElementsKind::Bias { weight: WeightId(weight), target }, result }
+    elements(ElementWork::Bias { bias: WeightId(weight), target }, result)
 }
 
 fn add(source: ValueId, target: ValueId, result: ValueId) -> Work {
-    Work::Elements { kind: ElementsKind::Add { source, target }, result }
+    elements(ElementWork::Add { source, target }, result)
 }
 
-const LAYER: LayerWeights = LayerWeights { weight: WeightId(1), bias: WeightId(2), epsilon: 1e-6 };
+const LAYER: LayerNorm<Ids> = LayerNorm { weight: WeightId(1), bias: WeightId(2) };
+
+fn rows(work: RowWork<Ids>, source: ValueId, made: Made) -> Work {
+    Work::Rows(RowsLaunch::of(work, source, 1e-6, made))
+}
 
 fn works(graph: &Graph) -> Vec<Work> {
     graph.nodes.iter().map(|node| node.work.clone()).collect()
@@ -80,21 +90,15 @@ fn layer_norms_take_over_additions_and_their_biases() {
         }
         push(&mut graph, add(source, x, sum));
         let made = Made::Rows(normed);
-        let norm = NormWork::Layer { source: sum, layer: LAYER };
-        push(&mut graph, Work::Norm { norm, made });
+        push(&mut graph, rows(RowWork::LayerNorm(LAYER), sum, made));
         if is_read {
             graph.outputs.push(Some(biased));
         }
         walk(&mut graph, layer_norms_add, &selection());
         let joins = is_biased && !is_read;
-        let norm = NormWork::AddLayer {
-            source: if joins { delta } else { source },
-            bias: joins.then_some(WeightId(5)),
-            target: x,
-            updated: sum,
-            layer: LAYER,
-        };
-        let mut expected = vec![Work::Norm { norm, made }];
+        let (bias_of, target) = (joins.then_some(WeightId(5)), Target { old: x, updated: sum });
+        let work = RowWork::AddLayerNorm { bias: bias_of, target, norm: LAYER };
+        let mut expected = vec![rows(work, if joins { delta } else { source }, made)];
         if is_read {
             expected.insert(0, bias(5, delta, biased));
         }
@@ -103,8 +107,7 @@ fn layer_norms_take_over_additions_and_their_biases() {
     // Of other rows than the sum.
     let (mut graph, [delta, _, x, sum, other, normed, ..]) = room();
     push(&mut graph, add(delta, x, sum));
-    let norm = NormWork::Layer { source: other, layer: LAYER };
-    push(&mut graph, Work::Norm { norm, made: Made::Rows(normed) });
+    push(&mut graph, rows(RowWork::LayerNorm(LAYER), other, Made::Rows(normed)));
     let before = works(&graph);
     walk(&mut graph, layer_norms_add, &selection());
     assert_eq!(works(&graph), before);
@@ -116,17 +119,18 @@ fn activations_take_over_biases() {
         let (mut graph, [up, biased, ..]) = room();
         let active = graph.fresh_rows(3, 64, Home::Of(biased));
         push(&mut graph, bias(5, up, biased));
-        let kind = ElementsKind::Gelu { target: biased };
-        push(&mut graph, Work::Elements { kind, result: active });
+        push(&mut graph, elements(ElementWork::Gelu { target: biased }, active));
         if is_read {
             graph.outputs.push(Some(biased));
         }
         walk(&mut graph, activations_add, &selection());
-        let made = Made::Rows(active);
-        let expected = if is_read {
-            vec![bias(5, up, biased), Work::Activate { source: biased, bias: None, made }]
-        } else {
-            vec![Work::Activate { source: up, bias: Some(WeightId(5)), made }]
+        let activate = |source, bias| {
+            let made = Made::Rows(active);
+            Work::Rows(RowsLaunch::of(RowWork::Gelu { bias }, source, 0.0, made))
+        };
+        let expected = match is_read {
+            true => vec![bias(5, up, biased), activate(biased, None)],
+            false => vec![activate(up, Some(WeightId(5)))],
         };
         assert_eq!(works(&graph), expected);
     }

@@ -108,16 +108,9 @@ fn added(columns: usize, epsilon: f32, is_in_place: bool, others: usize) -> usiz
     let updated = graph.fresh_rows(3, columns, home);
     let terms = vec![SumTerm { norm: Some(NORM), ..SumTerm::of(v[0], 1.0) }];
     push(&mut graph, Work::Sum(SumLaunch { epsilon: EPSILON, ..SumLaunch::of(terms, v[1]) }));
-    let norm = NormWork::NormAddNorm {
-        source: v[1],
-        weight: NORM,
-        target: v[2],
-        scale: 0.5,
-        updated,
-        next_weight: NORM,
-        epsilon,
-    };
-    push(&mut graph, Work::Norm { norm, made: Made::Rows(v[3]) });
+    let (weight, next_weight, target) = (NORM, NORM, Target { old: v[2], updated });
+    let work = RowWork::NormAddNorm { weight, target, scale: 0.5, next_weight };
+    push(&mut graph, Work::Rows(RowsLaunch::of(work, v[1], epsilon, Made::Rows(v[3]))));
     for _ in 0..others {
         push(&mut graph, sum(vec![SumTerm::of(v[1], 1.0)], v[4]));
     }
