@@ -206,12 +206,16 @@ impl Bed {
     fn sort(&self, grouping: Grouping) -> Result<Dispatch, GpuError> {
         let launch = SortLaunch {
             grouping,
-            used: USED,
             chosen: self.chosen.span(),
             sorted: self.sorted.span(),
-            row_count: self.count.address(),
+            extent: self.extent(USED),
         };
         launch.dispatch(&self.gpu, "sort", 0)
+    }
+
+    /// Returns the extent of rows with this number of columns.
+    fn extent(&self, columns: usize) -> Extent {
+        Extent { columns, rows: self.rows, row_count: self.count.address() }
     }
 
     /// Returns the launches of both products.
@@ -219,11 +223,14 @@ impl Bed {
         let fixed = kind == OperandKind::Fixed16;
         let output = ExpertsOutput::Gated {
             split: WIDTH,
-            plain: (!fixed).then(|| self.gated.span()),
-            operand: fixed.then(|| self.operand(1, kind)),
+            made: match fixed {
+                true => Made::Operand(self.operand(1, kind)),
+                false => Made::Rows(self.gated.span()),
+            },
         };
         let gated = ExpertsLaunch {
             matrix: self.gate_up,
+            first: 0,
             rows: WIDTH,
             step: 2 * WIDTH,
             grouping,
@@ -231,7 +238,7 @@ impl Bed {
             input: self.operand(0, kind),
             shared: USED,
             used: USED,
-            row_count: self.count.address(),
+            extent: self.extent(HIDDEN),
             output,
         };
         let down = ExpertsLaunch {
@@ -273,7 +280,7 @@ impl Bed {
             epsilon: 0.0,
             within: RowLimits::NONE,
             made: Some(Made::Operand(self.operand(0, kind))),
-            extent: Extent { columns: HIDDEN, rows: self.rows, row_count: self.count.address() },
+            extent: self.extent(HIDDEN),
         };
         let [gated, down] = self.products(grouping, kind);
         let mut launches = vec![
@@ -293,7 +300,7 @@ impl Bed {
             Grouping { entries: EXPERTS, experts: EXPERTS, columns: 1, is_padded: false };
         let mut launch = self.products(grouping, OperandKind::Fixed16)[product];
         launch.order = self.every.span();
-        launch.row_count = self.plenty.address();
+        launch.extent.row_count = self.plenty.address();
         launch.dispatch(&self.gpu, "flush", 0)
     }
 
@@ -302,12 +309,10 @@ impl Bed {
             grouping,
             sorted: self.sorted.span(),
             source: [&self.input, &self.gated][product].span(),
-            columns: [HIDDEN, WIDTH][product],
             shared: [USED, 1][product],
             used: USED,
             operand: self.operand(product, kind),
-            rows: self.rows,
-            row_count: self.count.address(),
+            extent: self.extent([HIDDEN, WIDTH * USED][product]),
         }
     }
 

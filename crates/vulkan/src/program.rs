@@ -7,7 +7,6 @@ mod bound;
 mod caches;
 pub(crate) mod catalogue;
 mod emit;
-mod experts;
 mod forecast;
 mod frame;
 mod graph;

@@ -2,10 +2,11 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::handles::{Addresses, Extent, Handles, Visitor, spans};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
-use crate::pack::{Format, Matrix};
+use crate::pack::Format;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -13,25 +14,49 @@ use crate::shaders::Shader;
 const LOCAL_MAX: u32 = 128;
 
 /// Writes the values of the step's tokens: `target[row] = table[token of row] * factor`.
-#[derive(Debug, Clone, Copy)]
-pub struct EmbedLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EmbedLaunch<H: Handles = Addresses> {
     /// The table, with a row for each token. Tokens beyond it take its last row.
-    pub table: Matrix,
-    /// Address of the step's frame. Its first word is the number of rows. From its fifth word on
+    pub table: H::Matrix,
+    /// The step's frame. Its first word is the number of rows. From its fifth word on
     /// each row has four words, the first of which is the token, or 2^31 + `i` for the `i`-th soft
     /// one.
-    pub frame: u64,
+    pub frame: H::Numbers,
     /// (rows, columns) f32. Rows beyond the step's are not written.
-    pub target: Span,
-    /// Most rows.
-    pub rows: usize,
+    pub target: H::Rows,
+    /// The rows and columns.
+    pub extent: H::Extent,
     /// Factor of the values.
     pub factor: f32,
     /// (soft tokens, columns) f32: the rows of tokens from 2^31 on, as they are.
-    pub soft: Option<Span>,
+    pub soft: Option<H::Rows>,
     /// Places on a side of the grid if tokens are places, `row * side + column`: a row is then the
     /// sum of the table's rows `column` and `side + row`, without the factor. 0 for tokens.
     pub side: usize,
+}
+
+impl<H: Handles> EmbedLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> EmbedLaunch<B> {
+        EmbedLaunch {
+            table: by.matrix(self.table),
+            frame: by.numbers(self.frame),
+            soft: self.soft.map(|soft| by.read(soft)),
+            target: by.write(self.target),
+            extent: by.extent(self.extent, self.target),
+            factor: self.factor,
+            side: self.side,
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.soft {
+            _ if self.side > 0 => "places",
+            None => "embed",
+            Some(_) => "embed + insert",
+        }
+    }
 }
 
 #[repr(C)]
@@ -79,6 +104,8 @@ impl EmbedLaunch {
         let key =
             KernelKey { shader: shader(self.table.format), constants: vec![local], subgroup: None };
         let planes = self.table.planes;
+        let Extent { rows, .. } = self.extent;
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         let args = Args {
             codes: planes.codes,
             high: planes.high,
@@ -97,9 +124,9 @@ impl EmbedLaunch {
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [quads.div_ceil(local), self.rows as u32, 1],
-            reads: self.soft.into_iter().collect(),
-            writes: vec![self.target],
+            groups: [quads.div_ceil(local), rows as u32, 1],
+            reads,
+            writes,
             link: Link::Outside,
             hands: None,
         })
@@ -129,7 +156,7 @@ mod tests {
                 table,
                 frame: frame.address(),
                 target: target.span(),
-                rows: tokens.len(),
+                extent: Extent { columns, rows: tokens.len(), row_count: 0 },
                 factor: 2.0,
                 soft: Some(rows.span()),
                 side: 0,
@@ -165,7 +192,7 @@ mod tests {
                 table,
                 frame: frame.address(),
                 target: target.span(),
-                rows: places.len() + 2,
+                extent: Extent { columns, rows: places.len() + 2, row_count: 0 },
                 factor: 1.0,
                 soft: None,
                 side,
@@ -205,7 +232,7 @@ mod tests {
                     table,
                     frame: frame.address(),
                     target: target.span(),
-                    rows,
+                    extent: Extent { columns, rows, row_count: 0 },
                     factor: 33.94,
                     soft: None,
                     side: 0,

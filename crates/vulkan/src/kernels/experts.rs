@@ -10,10 +10,9 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::capabilities::Capabilities;
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
-use crate::kernels::handles::{Extent, Made};
-use crate::kernels::operand::Operand;
+use crate::kernels::handles::{Addresses, Extent, Handles, Made, Role, Visitor, spans};
 use crate::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -49,12 +48,12 @@ fn choice_bytes(experts: usize, used: usize) -> usize {
 }
 
 /// The experts of each row, from the logits of its router: `shaders/experts_route.comp`.
-#[derive(Debug, Clone, Copy)]
-pub struct ChoiceLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ChoiceLaunch<H: Handles = Addresses> {
     /// (rows, experts) f32.
-    pub logits: Span,
-    /// Address of the factors of the experts' shares, f32, if there are any.
-    pub factors: Option<u64>,
+    pub logits: H::Rows,
+    /// The factors of the experts' shares, f32, if there are any.
+    pub factors: Option<H::Vector>,
     /// Factor on the logits.
     pub scale: f32,
     /// Experts: at most [`EXPERTS_MAX`].
@@ -62,13 +61,37 @@ pub struct ChoiceLaunch {
     /// Experts of a row: at most [`USED_MAX`].
     pub used: usize,
     /// (rows, used) f32: their numbers.
-    pub chosen: Span,
+    pub chosen: H::Rows,
     /// (rows, used) f32: their shares.
-    pub shares: Span,
-    /// Most rows.
-    pub rows: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    pub shares: H::Rows,
+    /// The rows, and the experts.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles> ChoiceLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> ChoiceLaunch<B> {
+        let logits = by.read(self.logits);
+        self.visit_others(logits, by)
+    }
+
+    /// The same of logits that were visited.
+    fn visit_others<B: Handles>(
+        &self,
+        logits: B::Rows,
+        by: &mut impl Visitor<H, B>,
+    ) -> ChoiceLaunch<B> {
+        ChoiceLaunch {
+            logits,
+            factors: self.factors.map(|factors| by.vector(factors)),
+            scale: self.scale,
+            experts: self.experts,
+            used: self.used,
+            chosen: by.write(self.chosen),
+            shares: by.write(self.shares),
+            extent: by.extent(self.extent, self.logits),
+        }
+    }
 }
 
 /// ChoiceArgs of the shaders.
@@ -122,15 +145,17 @@ impl ChoiceLaunch {
         let factors = u32::from(self.factors.is_some());
         let constants = vec![local, experts as u32, used as u32, factors];
         let key = KernelKey { shader: Shader("experts_route"), constants, subgroup: None };
-        let args = ChoiceArgs { front: self.front(), rows: self.row_count, chain: 0 };
+        let Extent { rows, row_count, .. } = self.extent;
+        let args = ChoiceArgs { front: self.front(), rows: row_count, chain: 0 };
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [self.rows as u32, 1, 1],
-            reads: vec![self.logits],
-            writes: vec![self.chosen, self.shares],
+            groups: [rows as u32, 1, 1],
+            reads,
+            writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(ChoiceArgs, chain),
                 early: None,
@@ -142,18 +167,28 @@ impl ChoiceLaunch {
 }
 
 /// Sorts entries by expert: `shaders/experts_sort.comp`.
-#[derive(Debug, Clone, Copy)]
-pub struct SortLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SortLaunch<H: Handles = Addresses> {
     /// How they are grouped.
     pub grouping: Grouping,
-    /// Entries of a row.
-    pub used: usize,
     /// (rows, used) f32: the numbers of the experts.
-    pub chosen: Span,
+    pub chosen: H::Rows,
     /// [`Grouping::bytes`] of memory.
-    pub sorted: Span,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    pub sorted: H::Rows,
+    /// The rows, and the entries of each.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles> SortLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> SortLaunch<B> {
+        SortLaunch {
+            grouping: self.grouping,
+            chosen: by.read(self.chosen),
+            sorted: by.write(self.sorted),
+            extent: by.extent(self.extent, self.chosen),
+        }
+    }
 }
 
 #[repr(C)]
@@ -184,7 +219,8 @@ impl SortLaunch {
         assert!((1..=EXPERTS_MAX).contains(&experts), "{experts} experts");
         assert!(self.sorted.bytes >= self.grouping.bytes() as u64, "memory for sorted entries");
         let groups = self.grouping.groups();
-        let numbers = [experts, self.used, columns, groups, usize::from(is_padded)];
+        let Extent { columns: used, row_count, .. } = self.extent;
+        let numbers = [experts, used, columns, groups, usize::from(is_padded)];
         let constants = numbers.map(|number| number as u32);
         let constants = [SORTING].into_iter().chain(constants).collect();
         let key = KernelKey { shader: Shader("experts_sort"), constants, subgroup: None };
@@ -193,16 +229,17 @@ impl SortLaunch {
             groups: self.sorted.address,
             entries: self.sorted.address + self.grouping.entries_at(),
             places: self.sorted.address + self.grouping.places_at(),
-            rows: self.row_count,
+            rows: row_count,
         };
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
             groups: [1, 1, 1],
-            reads: vec![self.chosen],
-            writes: vec![self.sorted],
+            reads,
+            writes,
             link: Link::Outside,
             hands: None,
         })
@@ -210,26 +247,37 @@ impl SortLaunch {
 }
 
 /// Brings rows into an operand of halves in the order of sorted entries: `shaders/rows.comp`.
-#[derive(Debug, Clone, Copy)]
-pub struct GatherLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GatherLaunch<H: Handles = Addresses> {
     /// How entries are grouped, with places.
     pub grouping: Grouping,
     /// What [`SortLaunch`] has made of them.
-    pub sorted: Span,
-    /// (rows, columns) or (rows x used, columns) f32.
-    pub source: Span,
-    /// Columns of a row.
-    pub columns: usize,
+    pub sorted: H::Rows,
+    /// (rows, columns) or (rows, used x columns) f32.
+    pub source: H::Rows,
     /// Entries that share a row of the source: `used`, or 1.
     pub shared: usize,
     /// Entries of a row of the step.
     pub used: usize,
     /// The operand, with a row for each place.
-    pub operand: Operand,
-    /// Most rows of the step.
-    pub rows: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    pub operand: H::Operand,
+    /// The rows of the step, and the columns of the source.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles> GatherLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> GatherLaunch<B> {
+        GatherLaunch {
+            grouping: self.grouping,
+            sorted: by.read(self.sorted),
+            source: by.read(self.source),
+            shared: self.shared,
+            used: self.used,
+            operand: by.operand(Role::Write, self.operand),
+            extent: by.extent(self.extent, self.source),
+        }
+    }
 }
 
 impl GatherLaunch {
@@ -258,11 +306,7 @@ impl GatherLaunch {
             epsilon: 0.0,
             within: RowLimits::NONE,
             made: Some(Made::Operand(self.operand)),
-            extent: Extent {
-                columns: self.columns * (self.used / self.shared),
-                rows: self.rows,
-                row_count: self.row_count,
-            },
+            extent: self.extent,
         };
         launch.dispatch(gpu, label, step)
     }

@@ -18,10 +18,16 @@ pub trait Handles: Debug + Clone + Copy + PartialEq {
     type Rows: Debug + Clone + Copy + PartialEq;
     /// An operand of a product.
     type Operand: Debug + Clone + Copy + PartialEq;
+    /// f32 rows or an operand of a product.
+    type Form: Debug + Clone + Copy + PartialEq;
     /// A vector of the model, f32.
     type Vector: Debug + Clone + Copy + PartialEq;
     /// A matrix of the model.
     type Matrix: Debug + Clone + Copy + PartialEq;
+    /// Matrices of the model that lie together.
+    type Joint: Debug + Clone + PartialEq;
+    /// Memory that launches share beside their values.
+    type Shared: Debug + Clone + Copy + PartialEq;
     /// Numbers that the host writes for a step, u32.
     type Numbers: Debug + Clone + Copy + PartialEq;
     /// How many rows and columns there are.
@@ -35,8 +41,11 @@ pub struct Addresses;
 impl Handles for Addresses {
     type Rows = Span;
     type Operand = Operand;
+    type Form = Operand;
     type Vector = u64;
     type Matrix = Matrix;
+    type Joint = Matrix;
+    type Shared = Span;
     type Numbers = u64;
     type Extent = Extent;
 }
@@ -45,8 +54,11 @@ impl Handles for Addresses {
 impl Handles for () {
     type Rows = ();
     type Operand = ();
+    type Form = ();
     type Vector = ();
     type Matrix = ();
+    type Joint = ();
+    type Shared = ();
     type Numbers = ();
     type Extent = ();
 }
@@ -80,11 +92,20 @@ pub trait Visitor<A: Handles, B: Handles> {
     /// Sees an operand of a product.
     fn operand(&mut self, role: Role, operand: A::Operand) -> B::Operand;
 
+    /// Sees f32 rows or an operand that is read.
+    fn form(&mut self, form: A::Form) -> B::Form;
+
     /// Sees a vector of the model.
     fn vector(&mut self, vector: A::Vector) -> B::Vector;
 
     /// Sees a matrix of the model.
     fn matrix(&mut self, matrix: A::Matrix) -> B::Matrix;
+
+    /// Sees matrices that lie together, and gives what begins with the row `first` of them.
+    fn joint(&mut self, joint: &A::Joint, first: usize) -> B::Joint;
+
+    /// Sees memory that launches share.
+    fn shared(&mut self, role: Role, shared: A::Shared) -> B::Shared;
 
     /// Sees numbers that the host writes for a step.
     fn numbers(&mut self, numbers: A::Numbers) -> B::Numbers;
@@ -108,19 +129,25 @@ pub trait Visitor<A: Handles, B: Handles> {
 
 /// An operand of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Seen<H: Handles> {
+pub enum Seen<'a, H: Handles> {
     /// f32 rows.
     Rows(Role, H::Rows),
     /// An operand of a product.
     Operand(Role, H::Operand),
+    /// f32 rows or an operand, which are read.
+    Form(H::Form),
     /// A vector of the model.
     Vector(H::Vector),
     /// A matrix of the model.
     Matrix(H::Matrix),
+    /// Matrices that lie together.
+    Joint(&'a H::Joint),
+    /// Memory that launches share.
+    Shared(Role, H::Shared),
 }
 
 /// A visitor that only looks.
-pub struct Look<'a, H: Handles>(pub &'a mut dyn FnMut(Seen<H>));
+pub struct Look<'a, H: Handles>(pub &'a mut dyn FnMut(Seen<'_, H>));
 
 impl<H: Handles> Visitor<H, ()> for Look<'_, H> {
     fn rows(&mut self, role: Role, rows: H::Rows) {
@@ -131,12 +158,24 @@ impl<H: Handles> Visitor<H, ()> for Look<'_, H> {
         self.0(Seen::Operand(role, operand));
     }
 
+    fn form(&mut self, form: H::Form) {
+        self.0(Seen::Form(form));
+    }
+
     fn vector(&mut self, vector: H::Vector) {
         self.0(Seen::Vector(vector));
     }
 
     fn matrix(&mut self, matrix: H::Matrix) {
         self.0(Seen::Matrix(matrix));
+    }
+
+    fn joint(&mut self, joint: &H::Joint, _: usize) {
+        self.0(Seen::Joint(joint));
+    }
+
+    fn shared(&mut self, role: Role, shared: H::Shared) {
+        self.0(Seen::Shared(role, shared));
     }
 
     fn numbers(&mut self, _: H::Numbers) {}
@@ -158,9 +197,10 @@ pub(super) fn spans(visit: impl FnOnce(&mut Look<'_, Addresses>)) -> (Vec<Span>,
             Role::Write => writes.push(span),
         };
         match seen {
-            Seen::Rows(role, span) => add(role, span),
+            Seen::Rows(role, span) | Seen::Shared(role, span) => add(role, span),
             Seen::Operand(role, operand) => operand.spans().for_each(|span| add(role, span)),
-            Seen::Vector(_) | Seen::Matrix(_) => {}
+            Seen::Form(operand) => operand.spans().for_each(|span| add(Role::Read, span)),
+            Seen::Vector(_) | Seen::Matrix(_) | Seen::Joint(_) => {}
         }
     }));
     (reads, writes)

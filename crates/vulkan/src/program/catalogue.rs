@@ -25,6 +25,7 @@ use crate::chain;
 use crate::compiler::Described;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
+use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::matmul::probe;
 use crate::kernels::sample::SampleLaunch;
 use crate::raw::pipeline::KernelKey;
@@ -79,13 +80,10 @@ impl LaunchFacts {
                 let cost = plan.step_cost(&plan.steps[node.step], workload);
                 (cost.cache_bytes, cost.operations)
             }
-            Work::Embed { table, .. } => {
-                let rows = graph.width.of(node.rows) as u64;
-                (plan.weight(*table).bytes() / plan.weight(*table).rows.max(1) as u64 * rows, 0)
-            }
-            Work::Places { table, .. } => {
+            Work::Embed(EmbedLaunch { table, side, .. }) => {
                 let weight = plan.weight(*table);
-                let rows = 2 * graph.width.of(node.rows) as u64;
+                // A place takes two.
+                let rows = if *side > 0 { 2 } else { 1 } * graph.width.of(node.rows) as u64;
                 (weight.bytes() / weight.rows.max(1) as u64 * rows, 0)
             }
             _ => (0, 0),

@@ -15,7 +15,7 @@ use super::lent::LentWork;
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::Survey;
-use super::values::Numbers;
+use super::values::{Numbers, Shared};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
@@ -24,15 +24,14 @@ use crate::kernels::attention::{
     OwnRows, TileLaunch, WholeLaunch,
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
-use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::handles::{Addresses, Extent, Role, Visitor};
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned};
 use crate::kernels::limits::Limits;
+use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::pack::Matrix;
-use crate::weights::Weights;
+use crate::weights::{Joint, Weights};
 
-mod experts;
 mod products;
 
 /// The span of something absent.
@@ -190,53 +189,29 @@ impl Emitter<'_> {
     /// Adds the dispatches of a launch.
     pub(super) fn node(&self, node: &Node, out: &mut Vec<Dispatch>) -> Result<(), GpuError> {
         let at = &mut At { emitter: self, rows: node.rows };
-        let rows = self.graph.width.of(node.rows);
-        match node.work {
-            Work::Embed { table, scale, soft, output } => {
-                let launch = EmbedLaunch {
-                    table: self.weights.matrix(self.plan, &[table]),
-                    frame: self.frame.frame,
-                    target: self.span(output),
-                    rows,
-                    factor: scale,
-                    soft: soft.map(|id| self.span(id)),
-                    side: 0,
-                };
-                out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
-            }
-            Work::Places { table, side, output } => {
-                let launch = EmbedLaunch {
-                    table: self.weights.matrix(self.plan, &[table]),
-                    frame: self.frame.frame,
-                    target: self.span(output),
-                    rows,
-                    factor: 1.0,
-                    soft: None,
-                    side,
-                };
-                out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
-            }
-            Work::Rows(ref launch) => {
-                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
-            }
-            Work::Elements(ref launch) => {
-                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
-            }
-            Work::Sum(ref launch) => {
-                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
-            }
-            Work::Mix(ref launch) => {
-                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
-            }
-            Work::Route(ref launch) => {
-                out.push(launch.visit(at).dispatch(self.compiler, &node.label, node.step)?);
-            }
-            Work::Heads(ref work) => out.push(self.heads(node, work)?),
-            Work::Attend(ref work) => out.push(self.attend(node, work)?),
-            Work::Product(ref work) => self.product(node, work, out)?,
-            Work::Experts(ref work) => out.push(self.experts(node, work)?),
-            Work::Lent(ref work) => out.extend(self.lent(node, work)?),
-        }
+        let (gpu, label, step) = (self.compiler, &node.label[..], node.step);
+        let dispatch = match &node.work {
+            Work::Embed(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Rows(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Elements(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Sum(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Mix(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Route(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Choose(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::ChooseRouted(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Sort(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Gather(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Experts(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Clusters(launch) => launch.visit(at).dispatch(gpu, label, step)?,
+            Work::Heads(work) => self.heads(node, work)?,
+            Work::Attend(work) => self.attend(node, work)?,
+            Work::Product(work) => return self.product(node, work, out),
+            Work::Lent(work) => match self.lent(node, work)? {
+                Some(dispatch) => dispatch,
+                None => return Ok(()),
+            },
+        };
+        out.push(dispatch);
         Ok(())
     }
 
@@ -461,12 +436,30 @@ impl Visitor<Ids, Addresses> for At<'_> {
         self.emitter.operand(operand)
     }
 
+    fn form(&mut self, form: Form) -> Operand {
+        self.emitter.form(form)
+    }
+
     fn vector(&mut self, vector: WeightId) -> u64 {
         self.emitter.weights.vector(vector)
     }
 
     fn matrix(&mut self, matrix: WeightId) -> Matrix {
         self.emitter.weights.matrix(self.emitter.plan, &[matrix])
+    }
+
+    fn joint(&mut self, joint: &Joint, first: usize) -> Matrix {
+        let all = self.emitter.weights.matrix(self.emitter.plan, &joint.weights);
+        all.part(first, all.rows - first)
+    }
+
+    fn shared(&mut self, _: Role, shared: Shared) -> Span {
+        match shared {
+            Shared::Counters(bytes) => {
+                assert!(bytes <= MatmulLaunch::COUNTER_BYTES, "{bytes} bytes of counters");
+                Span { bytes: bytes as u64, ..self.emitter.split_scratch }
+            }
+        }
     }
 
     fn numbers(&mut self, numbers: Numbers) -> u64 {

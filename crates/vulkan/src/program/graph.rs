@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
-use super::experts::ExpertsWork;
 use super::lent::LentWork;
 use super::passes::Attended;
 pub(super) use super::products::{Input, Output, ProductKernel, ProductWork};
@@ -18,6 +17,11 @@ use crate::capabilities::Capabilities;
 use crate::chain;
 use crate::kernels::attention::{AttendUnits, Attention};
 use crate::kernels::elements::ElementsLaunch;
+use crate::kernels::embed::EmbedLaunch;
+use crate::kernels::experts::clusters::ClustersLaunch;
+use crate::kernels::experts::product::ExpertsLaunch;
+use crate::kernels::experts::router::RouterLaunch;
+use crate::kernels::experts::{ChoiceLaunch, GatherLaunch, SortLaunch};
 use crate::kernels::handles::{Look, Seen};
 use crate::kernels::limits::Limits;
 use crate::kernels::mix::MixLaunch;
@@ -151,19 +155,7 @@ pub(super) struct AttendWork {
 /// One launch.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Work {
-    /// With rows for soft tokens, if it has some.
-    Embed {
-        table: WeightId,
-        scale: f32,
-        soft: Option<ValueId>,
-        output: ValueId,
-    },
-    /// The sums of a table's entries for the column and the row of places.
-    Places {
-        table: WeightId,
-        side: usize,
-        output: ValueId,
-    },
+    Embed(EmbedLaunch<Ids>),
     Rows(RowsLaunch<Ids>),
     Elements(ElementsLaunch<Ids>),
     Sum(SumLaunch<Ids>),
@@ -172,7 +164,12 @@ pub(super) enum Work {
     Heads(HeadsWork),
     Attend(AttendWork),
     Product(ProductWork),
-    Experts(ExpertsWork),
+    Choose(ChoiceLaunch<Ids>),
+    ChooseRouted(RouterLaunch<Ids>),
+    Sort(SortLaunch<Ids>),
+    Gather(GatherLaunch<Ids>),
+    Experts(ExpertsLaunch<Ids>),
+    Clusters(ClustersLaunch<Ids>),
     Lent(LentWork),
 }
 
@@ -225,14 +222,21 @@ impl AttendWork {
 
 impl Work {
     /// Passes each operand of the launch to `see`.
-    pub(super) fn visit(&self, see: &mut dyn FnMut(Seen<Ids>)) {
+    pub(super) fn visit(&self, see: &mut dyn FnMut(Seen<'_, Ids>)) {
         let by = &mut Look(see);
         match self {
+            Work::Embed(launch) => _ = launch.visit(by),
             Work::Rows(launch) => _ = launch.visit(by),
             Work::Elements(launch) => _ = launch.visit(by),
             Work::Sum(launch) => _ = launch.visit(by),
             Work::Mix(launch) => _ = launch.visit(by),
             Work::Route(launch) => _ = launch.visit(by),
+            Work::Choose(launch) => _ = launch.visit(by),
+            Work::ChooseRouted(launch) => _ = launch.visit(by),
+            Work::Sort(launch) => _ = launch.visit(by),
+            Work::Gather(launch) => _ = launch.visit(by),
+            Work::Experts(launch) => _ = launch.visit(by),
+            Work::Clusters(launch) => _ = launch.visit(by),
             _ => {}
         }
     }
@@ -240,19 +244,11 @@ impl Work {
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {
-            Work::Embed { soft, output, .. } => {
-                soft.iter().for_each(|&id| see(read(id)));
-                see(write(*output));
-            }
-            Work::Places { output, .. } => see(write(*output)),
-            Work::Rows(_) | Work::Elements(_) | Work::Sum(_) | Work::Mix(_) | Work::Route(_) => {
-                self.visit(&mut |seen| touch(seen).into_iter().for_each(&mut *see));
-            }
             Work::Heads(work) => work.touches(see),
             Work::Attend(work) => work.touches(see),
             Work::Product(work) => work.touches(see),
-            Work::Experts(work) => work.touches(see),
             Work::Lent(work) => work.touches(see),
+            _ => self.visit(&mut |seen| touch(seen).into_iter().for_each(&mut *see)),
         }
     }
 

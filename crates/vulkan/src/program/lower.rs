@@ -21,6 +21,7 @@ use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::kernels::attention::Attention;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
+use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::experts::chooses;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::limits::Limits;
@@ -168,12 +169,10 @@ impl Lowering<'_> {
             Op::Collect { input, ref products, .. } => self.collect(input, products)?,
             Op::Join { ref parts, output } => self.join(parts, output)?,
             Op::Embed { table, scale, output } => {
-                let output = self.fresh(output);
-                self.push(Rows::Tokens, Work::Embed { table, scale, soft: None, output });
+                self.embed(table, scale, 0, output);
             }
             Op::Places { table, side, output } => {
-                let output = self.fresh(output);
-                self.push(Rows::Tokens, Work::Places { table, side, output });
+                self.embed(table, 1.0, side, output);
             }
             Op::MatMul { input, ref products } => self.matmul(op, input, products)?,
             Op::GatedMatMul { input, output, .. } => self.gated(op, input, output)?,
@@ -269,6 +268,14 @@ impl Lowering<'_> {
         let after = self.like(id, Home::Of(before));
         self.current[id.0] = Some(after);
         Ok((before, after))
+    }
+
+    /// Rows of a table, for tokens, or for places if the grid has a side.
+    fn embed(&mut self, table: WeightId, factor: f32, side: usize, output: BufferId) {
+        let (frame, target) = (Numbers::Frame, self.fresh(output));
+        let (soft, extent) = (None, ());
+        let launch = EmbedLaunch { table, frame, target, extent, factor, soft, side };
+        self.push(Rows::Tokens, Work::Embed(launch));
     }
 
     /// An operation on elements.

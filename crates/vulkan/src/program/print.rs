@@ -177,11 +177,9 @@ impl ProductWork {
 
 impl Work {
     /// Returns what is launched.
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let name = match self {
-            Work::Embed { soft: None, .. } => "embed",
-            Work::Embed { soft: Some(_), .. } => "embed + insert",
-            Work::Places { .. } => "places",
+            Work::Embed(launch) => launch.name(),
             Work::Rows(launch) => return launch.name(),
             Work::Elements(launch) => launch.name(),
             Work::Sum(launch) => return launch.name(),
@@ -212,7 +210,12 @@ impl Work {
                 AttendKernel::Whole { .. } => "attend to a picture",
             },
             Work::Product(work) => return work.name(),
-            Work::Experts(work) => work.name(),
+            Work::Choose(_) => "choose experts",
+            Work::ChooseRouted(launch) => launch.name(),
+            Work::Sort(_) => "sort by expert",
+            Work::Gather(_) => "gather by expert",
+            Work::Experts(launch) => launch.name(),
+            Work::Clusters(_) => "logits of clusters",
             Work::Lent(work) => work.name(),
         };
         name.to_owned()
@@ -223,13 +226,10 @@ impl Work {
         let mut weights = Vec::new();
         self.visit(&mut |seen| match seen {
             Seen::Vector(id) | Seen::Matrix(id) => weights.push(id),
-            Seen::Rows(..) | Seen::Operand(..) => {}
+            Seen::Joint(joint) => weights.extend(&joint.weights),
+            Seen::Rows(..) | Seen::Operand(..) | Seen::Form(_) | Seen::Shared(..) => {}
         });
         match self {
-            Work::Rows(_) | Work::Elements(_) | Work::Sum(_) | Work::Mix(_) | Work::Route(_) => {
-                weights
-            }
-            Work::Embed { table: weight, .. } | Work::Places { table: weight, .. } => vec![*weight],
             Work::Lent(_) => Vec::new(),
             Work::Heads(HeadsWork::Norm { weight, .. }) => weight.iter().copied().collect(),
             Work::Heads(HeadsWork::Turn(work)) => work.norm.into_iter().collect(),
@@ -247,7 +247,6 @@ impl Work {
                 }
                 _ => Vec::new(),
             },
-            Work::Experts(work) => work.weights(),
             Work::Product(work) => {
                 match work.input {
                     Input::Given(_) => {}
@@ -260,6 +259,7 @@ impl Work {
                 weights.extend(&work.biases);
                 weights
             }
+            _ => weights,
         }
     }
 }

@@ -8,7 +8,6 @@
 //! graph before the next one does: products take over norms only after these have taken over
 //! conversions.
 
-use super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
 use super::graph::{
     AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Input, Made, Node,
     OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn, ValueId, Work,
@@ -17,6 +16,7 @@ use super::passes::Attended;
 use super::selection::Selection;
 use crate::kernels::elements::ElementWork;
 use crate::kernels::experts::Grouping;
+use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 use crate::kernels::rows::{RowWork, RowsLaunch, Target};
@@ -133,7 +133,7 @@ fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     for node in &mut graph.nodes[index..] {
         let form = match &mut node.work {
             Work::Product(ProductWork { input: Input::Given(form), .. }) => form,
-            Work::Experts(ExpertsWork::Product(ExpertsProduct { input, .. })) => input,
+            Work::Experts(ExpertsLaunch { input, .. }) => input,
             _ => continue,
         };
         if *form == Form::Operand(operand) {
@@ -167,13 +167,13 @@ fn experts_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool 
     let Some(conversion) = any_conversion(graph, index) else { return false };
     let columns = graph.value(conversion.operand.id).columns;
     match &mut graph.nodes[conversion.maker].work {
-        Work::Experts(ExpertsWork::Product(ExpertsProduct {
+        Work::Experts(ExpertsLaunch {
             rows,
             // Matrix units give only rows.
             grouping: Grouping { is_padded: false, .. },
-            output: EntryOutput::Gated { made: made @ Made::Rows(_), .. },
+            output: ExpertsOutput::Gated { made: made @ Made::Rows(_), .. },
             ..
-        })) if *rows == columns => *made = conversion.made(),
+        }) if *rows == columns => *made = conversion.made(),
         _ => return false,
     }
     graph.nodes.remove(index);

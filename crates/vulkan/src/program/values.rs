@@ -5,6 +5,7 @@ use trine_model::WeightId;
 
 use crate::kernels::handles::{self, Handles, Look, Role, Seen};
 use crate::kernels::operand::OperandKind;
+use crate::weights::Joint;
 
 /// Index of a value in the graph. A launch that holds a bare one takes f32 rows there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,6 +40,13 @@ impl Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ids;
 
+/// Memory that launches share beside their values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shared {
+    /// So many bytes of the counters of products that several workgroups share.
+    Counters(usize),
+}
+
 /// Numbers that the host writes for a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbers {
@@ -51,8 +59,11 @@ pub(super) enum Numbers {
 impl Handles for Ids {
     type Rows = ValueId;
     type Operand = OperandValue;
+    type Form = Form;
     type Vector = WeightId;
     type Matrix = WeightId;
+    type Joint = Joint;
+    type Shared = Shared;
     type Numbers = Numbers;
     /// The graph knows it.
     type Extent = ();
@@ -117,11 +128,12 @@ pub(super) fn write(id: ValueId) -> Touch {
 }
 
 /// Returns what a launch does with a value; `None` for a weight.
-pub(super) fn touch(seen: Seen<Ids>) -> Option<Touch> {
+pub(super) fn touch(seen: Seen<'_, Ids>) -> Option<Touch> {
     let (role, form) = match seen {
         Seen::Rows(role, rows) => (role, Form::Rows(rows)),
         Seen::Operand(role, operand) => (role, Form::Operand(operand)),
-        Seen::Vector(_) | Seen::Matrix(_) => return None,
+        Seen::Form(form) => (Role::Read, form),
+        Seen::Vector(_) | Seen::Matrix(_) | Seen::Joint(_) | Seen::Shared(..) => return None,
     };
     Some(match role {
         Role::Read => Touch::Read(form),

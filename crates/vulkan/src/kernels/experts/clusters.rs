@@ -9,8 +9,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
+use crate::kernels::handles::{Addresses, Extent, Handles, Visitor, spans};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -21,29 +22,44 @@ const LOCAL: u32 = 256;
 const PART: usize = 4000;
 
 /// A launch after the products of rows with the tokens of their clusters.
-#[derive(Debug, Clone, Copy)]
-pub struct ClustersLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ClustersLaunch<H: Handles = Addresses> {
     /// (rows, used, size) f32.
-    pub products: Span,
+    pub products: H::Rows,
     /// (rows, used) f32: the clusters of each row.
-    pub chosen: Span,
+    pub chosen: H::Rows,
     /// (rows, used) f32, as [`ChoiceLaunch`](super::ChoiceLaunch) writes them: NaN for broken
     /// scores.
-    pub shares: Span,
-    /// Address of the tokens of all clusters, f32.
-    pub tokens: u64,
+    pub shares: H::Rows,
+    /// The tokens of all clusters, f32.
+    pub tokens: H::Vector,
     /// (rows, clusters x size) f32.
-    pub logits: Span,
+    pub logits: H::Rows,
     /// All clusters.
     pub clusters: usize,
     /// Tokens of a cluster.
     pub size: usize,
     /// Clusters of a row.
     pub used: usize,
-    /// Most rows.
-    pub rows: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    /// The rows, and all tokens.
+    pub extent: H::Extent,
+}
+
+impl<H: Handles> ClustersLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> ClustersLaunch<B> {
+        ClustersLaunch {
+            products: by.read(self.products),
+            chosen: by.read(self.chosen),
+            shares: by.read(self.shares),
+            tokens: by.vector(self.tokens),
+            logits: by.write(self.logits),
+            clusters: self.clusters,
+            size: self.size,
+            used: self.used,
+            extent: by.extent(self.extent, self.logits),
+        }
+    }
 }
 
 #[repr(C)]
@@ -69,6 +85,7 @@ impl ClustersLaunch {
         step: usize,
     ) -> Result<Dispatch, GpuError> {
         let Self { products, chosen, shares, tokens, logits, clusters, size, used, .. } = *self;
+        let Extent { rows, row_count, .. } = self.extent;
         let all = clusters * size;
         let part = PART.min(all);
         let numbers = [clusters, size, used, part].map(|number| number as u32);
@@ -80,16 +97,17 @@ impl ClustersLaunch {
             shares: shares.address,
             tokens,
             logits: logits.address,
-            rows: self.row_count,
+            rows: row_count,
         };
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [all.div_ceil(part) as u32, self.rows as u32, 1],
-            reads: vec![products, chosen, shares],
-            writes: vec![logits],
+            groups: [all.div_ceil(part) as u32, rows as u32, 1],
+            reads,
+            writes,
             link: Link::Outside,
             hands: None,
         })
@@ -150,8 +168,7 @@ mod tests {
                 clusters,
                 size,
                 used,
-                rows,
-                row_count: count.address(),
+                extent: Extent { columns: all, rows, row_count: count.address() },
             };
             run(&gpu, &[launch.dispatch(&gpu, "clusters", 0).unwrap()]);
             let mut expected = vec![0.0; (rows - 1) * all];

@@ -14,12 +14,12 @@ use bytemuck::{Pod, Zeroable};
 use super::grouping::Grouping;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
+use crate::kernels::handles::{Addresses, Handles, Made, Visitor, spans};
 use crate::kernels::matmul::MatmulShape;
 use crate::kernels::matmul::grouped::GroupedLaunch;
 use crate::kernels::matvec::{MatvecLaunch, MatvecShape};
-use crate::kernels::operand::Operand;
 use crate::kernels::product::{
     Front, Product, ProductInput, ProductOutput, Segment, no_room, subgroup,
 };
@@ -28,26 +28,27 @@ use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 /// Where the products of entries go.
-#[derive(Debug, Clone, Copy)]
-pub enum ExpertsOutput {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ExpertsOutput<H: Handles = Addresses> {
     /// (entries, rows of an expert) f32.
-    Rows(Span),
+    Rows(H::Rows),
     /// `gelu(gate) * up`.
     Gated {
         /// Rows of the matrix from those of the gate to those of `up`.
         split: usize,
-        /// (entries, rows of an expert) f32.
-        plain: Option<Span>,
-        /// The same as fixed point.
-        operand: Option<Operand>,
+        /// (entries, rows of an expert) f32, or as fixed point.
+        made: Made<H>,
     },
 }
 
 /// A product of rows with the matrices of their experts.
-#[derive(Debug, Clone, Copy)]
-pub struct ExpertsLaunch {
-    /// The matrix from the first expert's first row on, with `rows` rows for each result.
-    pub matrix: Matrix,
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertsLaunch<H: Handles = Addresses> {
+    /// The matrices of all experts.
+    pub matrix: H::Joint,
+    /// The first row of the first expert's matrix, or of its gate; 0 over addresses, where the
+    /// matrix begins with it.
+    pub first: usize,
     /// Results of an entry: rows of an expert, or of its gate.
     pub rows: usize,
     /// Rows of the matrix from one expert to the next.
@@ -55,18 +56,50 @@ pub struct ExpertsLaunch {
     /// How entries are grouped.
     pub grouping: Grouping,
     /// Their experts' numbers, f32, or what [`SortLaunch`](super::SortLaunch) has made of them.
-    pub order: Span,
+    pub order: H::Rows,
     /// The activations: halves of each place on matrix units; otherwise f32 for float formats and
     /// fixed point for others.
-    pub input: Operand,
+    pub input: H::Form,
     /// Entries that share a row of the activations, if these are not of places.
     pub shared: usize,
     /// Entries of a row of the step.
     pub used: usize,
-    /// Address of the number of rows in the step.
-    pub row_count: u64,
+    /// The rows of the step.
+    pub extent: H::Extent,
     /// Where the products go.
-    pub output: ExpertsOutput,
+    pub output: ExpertsOutput<H>,
+}
+
+impl<H: Handles> ExpertsLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> ExpertsLaunch<B> {
+        ExpertsLaunch {
+            matrix: by.joint(&self.matrix, self.first),
+            first: 0,
+            rows: self.rows,
+            step: self.step,
+            grouping: self.grouping,
+            input: by.form(self.input),
+            order: by.read(self.order),
+            shared: self.shared,
+            used: self.used,
+            extent: by.extent(self.extent, self.order),
+            output: match self.output {
+                ExpertsOutput::Rows(rows) => ExpertsOutput::Rows(by.write(rows)),
+                ExpertsOutput::Gated { split, made } => {
+                    ExpertsOutput::Gated { split, made: made.visit(by) }
+                }
+            },
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.output {
+            ExpertsOutput::Rows(_) => "experts",
+            ExpertsOutput::Gated { .. } => "experts + geglu",
+        }
+    }
 }
 
 #[repr(C)]
@@ -138,22 +171,14 @@ impl ExpertsLaunch {
     fn of_one<'a>(&self, segments: &'a [Segment]) -> MatvecLaunch<'a> {
         let (rows, output) = match self.output {
             ExpertsOutput::Rows(_) => (self.rows, ProductOutput::Segments(segments)),
-            ExpertsOutput::Gated { plain, operand, .. } => {
+            ExpertsOutput::Gated { made, .. } => {
+                let (plain, operand) = (made.rows(), made.operand());
                 (2 * self.rows, ProductOutput::Gated { plain, operand })
             }
         };
         let matrix = Matrix { rows, ..self.matrix };
         let input = ProductInput::Operand(self.input);
         MatvecLaunch(Product { matrix, width: self.grouping.columns, input, output })
-    }
-
-    fn writes(&self) -> Vec<Span> {
-        match self.output {
-            ExpertsOutput::Rows(target) => vec![target],
-            ExpertsOutput::Gated { plain, operand, .. } => {
-                plain.into_iter().chain(operand.iter().flat_map(Operand::spans)).collect()
-            }
-        }
     }
 
     /// Returns the dispatch of the launch.
@@ -207,7 +232,14 @@ impl ExpertsLaunch {
 
     /// Returns where the results of an entry go, if they are rows.
     fn segments(&self) -> [Segment; 1] {
-        [Segment { rows: self.rows, target: self.writes()[0] }]
+        let target = match self.output {
+            ExpertsOutput::Rows(target)
+            | ExpertsOutput::Gated { made: Made::Rows(target) | Made::Both(target, _), .. } => {
+                target
+            }
+            ExpertsOutput::Gated { made: Made::Operand(operand), .. } => operand.codes,
+        };
+        [Segment { rows: self.rows, target }]
     }
 
     fn grouped<'a>(&self, segments: &'a [Segment]) -> GroupedLaunch<'a> {
@@ -251,7 +283,8 @@ impl ExpertsLaunch {
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let Self { matrix, grouping, order, .. } = *self;
+        let Self { matrix, grouping, .. } = *self;
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         let capabilities = gpu.capabilities();
         let segments = self.segments();
         let launch = self.of_one(&segments);
@@ -274,8 +307,8 @@ impl ExpertsLaunch {
             kernel,
             push: Push::of(&self.args(&launch)),
             groups: [tiles, grouping.groups() as u32, 1],
-            reads: self.input.spans().chain([order]).collect(),
-            writes: self.writes(),
+            reads,
+            writes,
             link: Link::Outside,
             hands: None,
         })
@@ -288,7 +321,7 @@ impl ExpertsLaunch {
             groups: self.order.address,
             entries: match self.grouping.is_sorted() {
                 true => self.order.address + self.grouping.entries_at(),
-                false => self.row_count,
+                false => self.extent.row_count,
             },
             rows: self.rows as u32,
             columns: self.matrix.columns as u32,
@@ -307,7 +340,9 @@ impl ExpertsLaunch {
 mod tests {
     use super::*;
     use crate::capabilities::presets::{h200, radeon_780m, software};
-    use crate::kernels::operand::OperandKind;
+    use crate::dispatch::Span;
+    use crate::kernels::handles::Extent;
+    use crate::kernels::operand::{Operand, OperandKind};
     use crate::pack::PlaneBytes;
 
     /// Each device has a shape for groups of each size, for both products of Gemma 4 26B-A4B.
@@ -325,6 +360,7 @@ mod tests {
                     let grouping = Grouping::suited(capabilities.kind, tokens, 8, 128);
                     let launch = |rows, columns, output| ExpertsLaunch {
                         matrix: Matrix { format, rows: 128 * rows, columns, planes },
+                        first: 0,
                         rows,
                         step: 2 * rows,
                         grouping,
@@ -332,14 +368,13 @@ mod tests {
                         input,
                         shared: 8,
                         used: 8,
-                        row_count: 0,
+                        extent: Extent { columns, rows: tokens, row_count: 0 },
                         output,
                     };
-                    let gated =
-                        |plain, operand| ExpertsOutput::Gated { split: 704, plain, operand };
+                    let gated = |made| ExpertsOutput::Gated { split: 704, made };
                     for launch in [
-                        launch(704, 2816, gated(None, Some(fixed))),
-                        launch(704, 2816, gated(Some(span), None)),
+                        launch(704, 2816, gated(Made::Operand(fixed))),
+                        launch(704, 2816, gated(Made::Rows(span))),
                         launch(2816, 704, ExpertsOutput::Rows(span)),
                     ] {
                         let found = launch.shapes_of_few(&capabilities);

@@ -12,18 +12,19 @@ use bytemuck::{Pod, Zeroable};
 use super::{ChoiceFront, ChoiceLaunch, choice_bytes, chooses};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
-use crate::kernels::operand::Operand;
+use crate::kernels::handles::{Addresses, Extent, Handles, Role, Visitor, spans};
 use crate::kernels::route::number;
 use crate::kernels::rows::{operand_args, registers};
 use crate::kernels::sum::Finish;
-use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 /// Most rows: a whole pass of 64 rows was measured on an H200.
 pub const ROUTED_ROWS_MAX: usize = 64;
+/// Bytes of the counters of a launch: one for each row.
+pub const COUNTER_BYTES: usize = 4 * ROUTED_ROWS_MAX;
 /// Most rows of a device that shares its memory with the processor: its caches are slower, and were
 /// not measured.
 const ROUTED_ROWS_UNIFIED: usize = 8;
@@ -54,23 +55,50 @@ pub fn routes(
 }
 
 /// A launch of a router and the choice from its logits.
-#[derive(Debug, Clone, Copy)]
-pub struct RouterLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RouterLaunch<H: Handles = Addresses> {
     /// The choice; its logits are written and read again.
-    pub choice: ChoiceLaunch,
+    pub choice: ChoiceLaunch<H>,
     /// (rows, columns) f32.
-    pub source: Span,
-    /// Address of the factors of the norm, f32.
-    pub norm: u64,
+    pub source: H::Rows,
+    /// The factors of the norm, f32.
+    pub norm: H::Vector,
     /// Added to the mean squares of both norms.
     pub epsilon: f32,
     /// (experts, columns), floats.
-    pub router: Matrix,
+    pub router: H::Matrix,
     /// Another norm of the same rows, if it is wanted too.
-    pub other: Option<Finish>,
-    /// Memory with [`ROUTED_ROWS_MAX`] counters, u32. They are 0 before the first launch, and
+    pub other: Option<Finish<H>>,
+    /// [`COUNTER_BYTES`] of memory with counters, u32. They are 0 before the first launch, and
     /// after each.
-    pub counters: Span,
+    pub counters: H::Shared,
+}
+
+impl<H: Handles> RouterLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> RouterLaunch<B> {
+        let source = by.read(self.source);
+        let (norm, router) = (by.vector(self.norm), by.matrix(self.router));
+        let logits = by.write(self.choice.logits);
+        let other = self.other.map(|other| other.visit(by));
+        RouterLaunch {
+            choice: self.choice.visit_others(logits, by),
+            source,
+            norm,
+            epsilon: self.epsilon,
+            router,
+            other,
+            counters: by.shared(Role::Write, self.counters),
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.other {
+            None => "norm + router + choose experts",
+            Some(_) => "norm + router + choose experts + norm",
+        }
+    }
 }
 
 #[repr(C)]
@@ -119,7 +147,8 @@ impl RouterLaunch {
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let ChoiceLaunch { logits, experts, used, rows, row_count, .. } = self.choice;
+        let ChoiceLaunch { experts, used, extent, .. } = self.choice;
+        let Extent { rows, row_count, .. } = extent;
         let columns = self.router.columns;
         let takes = routes(gpu.capabilities(), (experts, used), columns, 1);
         assert!(takes && rows <= ROUTED_ROWS_MAX, "{rows} rows of {columns}, {used} of {experts}");
@@ -154,19 +183,14 @@ impl RouterLaunch {
             rows: row_count,
             chain: 0,
         };
-        let counters = Span { bytes: 4 * ROUTED_ROWS_MAX as u64, ..self.counters };
-        let mut writes = vec![logits, self.choice.chosen, self.choice.shares, counters];
-        if let Some(Finish { made, .. }) = self.other {
-            writes.extend(made.rows());
-            writes.extend(made.operand().iter().flat_map(Operand::spans));
-        }
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
             groups: [(slices + usize::from(self.other.is_some())) as u32, rows as u32, 1],
-            reads: vec![self.source],
+            reads,
             writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),

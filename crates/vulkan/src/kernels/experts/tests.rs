@@ -37,8 +37,7 @@ fn check_choice(logits: &[f32], experts: usize, used: usize, has_factors: bool, 
         used,
         chosen: chosen.span(),
         shares: shares.span(),
-        rows: all,
-        row_count: count.address(),
+        extent: Extent { columns: experts, rows: all, row_count: count.address() },
     };
     run(&gpu, &[launch.dispatch(&gpu, "choice", 0).unwrap()]);
     let [mut wanted, mut parts] = [0, 1].map(|_| vec![0.0; rows * used]);
@@ -113,10 +112,9 @@ fn sorted(
     let sorted = poisoned(&gpu, grouping.bytes() as u64);
     let launch = SortLaunch {
         grouping,
-        used,
         chosen: memory.span(),
         sorted: sorted.span(),
-        row_count: count.address(),
+        extent: Extent { columns: used, rows, row_count: count.address() },
     };
     run(&gpu, &[launch.dispatch(&gpu, "sort", 0).unwrap()]);
     let words = first_of::<u32>(&sorted, grouping.bytes() / 4);
@@ -211,13 +209,8 @@ impl Case {
         chosen[entries..].fill(f32::NAN);
         let (order, count) = (upload(&gpu, &chosen), upload(&gpu, &[tokens as u32]));
         let sorted = poisoned(&gpu, grouping.bytes() as u64);
-        let sort = SortLaunch {
-            grouping,
-            used,
-            chosen: order.span(),
-            sorted: sorted.span(),
-            row_count: count.address(),
-        };
+        let extent = Extent { columns: used, rows, row_count: count.address() };
+        let sort = SortLaunch { grouping, chosen: order.span(), sorted: sorted.span(), extent };
         let plain = poisoned(&gpu, (4 * all * rows) as u64);
         let kind = OperandKind::Fixed16;
         let codes = poisoned(&gpu, (all * kind.code_bytes(rows)) as u64);
@@ -228,11 +221,15 @@ impl Case {
             (split.is_none() || seed % 3 != 1, split.is_some() && !seed.is_multiple_of(3));
         let gated = |split| ExpertsOutput::Gated {
             split,
-            plain: is_plain.then_some(plain.span()),
-            operand: is_fixed.then_some(operand),
+            made: match (is_plain, is_fixed) {
+                (true, true) => Made::Both(plain.span(), operand),
+                (true, false) => Made::Rows(plain.span()),
+                (false, _) => Made::Operand(operand),
+            },
         };
         let launch = ExpertsLaunch {
             matrix,
+            first: 0,
             rows,
             step,
             grouping,
@@ -240,7 +237,7 @@ impl Case {
             input: input.operand,
             shared,
             used,
-            row_count: count.address(),
+            extent,
             output: split.map_or(ExpertsOutput::Rows(plain.span()), gated),
         };
         let mut dispatches = vec![launch.dispatch(&gpu, "experts", 0).unwrap()];

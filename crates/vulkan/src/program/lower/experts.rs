@@ -3,14 +3,15 @@
 use trine_model::aside;
 use trine_model::{BufferId, ExpertMatrix, Op, Routes, Rows, WeightId, WeightPlace};
 
-use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
-use super::super::graph::{Form, Home, Made, OperandValue, ValueId, Work};
+use super::super::graph::{Form, Home, Ids, Made, OperandValue, ValueId, Work};
 use super::super::lent::LentWork;
 use super::super::loans::{handed, places};
 use super::Lowering;
 use crate::error::GpuError;
 use crate::kernels::elements::ElementWork;
-use crate::kernels::experts::Grouping;
+use crate::kernels::experts::clusters::ClustersLaunch;
+use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
+use crate::kernels::experts::{ChoiceLaunch, GatherLaunch, Grouping, SortLaunch};
 use crate::kernels::operand::OperandKind;
 use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::sum::{SumLaunch, SumTerm};
@@ -36,7 +37,7 @@ struct Multiplied {
     matrix: ExpertMatrix,
     /// Rows of an expert, or of its gate.
     rows: usize,
-    output: EntryOutput,
+    output: ExpertsOutput<Ids>,
 }
 
 impl Lowering<'_> {
@@ -46,9 +47,18 @@ impl Lowering<'_> {
                 let logits = self.rows(logits)?;
                 let rows = self.rows_of(chosen);
                 let (chosen, shares) = (self.fresh(chosen), self.fresh(shares));
-                let router = None;
-                let work = ExpertsWork::Choose { router, logits, factors, scale, chosen, shares };
-                self.push(rows, Work::Experts(work));
+                let [experts, used] = [logits, chosen].map(|id| self.graph.value(id).columns);
+                let launch = ChoiceLaunch {
+                    logits,
+                    factors,
+                    scale,
+                    experts,
+                    used,
+                    chosen,
+                    shares,
+                    extent: (),
+                };
+                self.push(rows, Work::Choose(launch));
                 Ok(())
             }
             Op::GatedExperts { gate_and_up: [gate, _], .. } if self.is_aside(gate.weight) => {
@@ -70,7 +80,7 @@ impl Lowering<'_> {
                 let (count, rows) = (self.count(output), self.plan.buffer(output).columns);
                 let parts = self.graph.fresh_rows(count, used * rows, Home::Own);
                 let joint = Joint::of(self.plan, down.weight);
-                let made = EntryOutput::Rows(parts);
+                let made = ExpertsOutput::Rows(parts);
                 let (matrix, shared) = (down, 1);
                 let product =
                     Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
@@ -102,12 +112,22 @@ impl Lowering<'_> {
         let (used, rows) = (self.plan.buffer(chosen).columns, clusters.step);
         let products = self.graph.fresh_rows(self.count(output), used * rows, Home::Own);
         let joint = Joint::of(self.plan, clusters.weight);
-        let (matrix, made) = (clusters, EntryOutput::Rows(products));
+        let (matrix, made) = (clusters, ExpertsOutput::Rows(products));
         let product = Multiplied { chosen, input, shared: used, joint, matrix, rows, output: made };
         self.entry_product(product)?;
         let result = self.fresh(output);
-        let work = ExpertsWork::Spread { products, chosen: choice, shares, tokens, result };
-        self.push(self.rows_of(output), Work::Experts(work));
+        let launch = ClustersLaunch {
+            products,
+            chosen: choice,
+            shares,
+            tokens,
+            logits: result,
+            clusters: self.graph.value(result).columns / rows,
+            size: rows,
+            used,
+            extent: (),
+        };
+        self.push(self.rows_of(output), Work::Clusters(launch));
         Ok(())
     }
 
@@ -155,7 +175,7 @@ impl Lowering<'_> {
         {
             let (joint, matrix) = (joints[0].clone(), gate_and_up[0]);
             let made = Made::Rows(self.fresh(output));
-            let made = EntryOutput::Gated { made, split: up - gate };
+            let made = ExpertsOutput::Gated { made, split: up - gate };
             let product = Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
             return self.entry_product(product);
         }
@@ -164,7 +184,7 @@ impl Lowering<'_> {
             let holds = |joint: &&Joint| joint.weights.contains(&matrix.weight);
             let joint =
                 joints.iter().find(holds).expect("a matrix is in one of the joints").clone();
-            let made = EntryOutput::Rows(part);
+            let made = ExpertsOutput::Rows(part);
             let product = Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
             self.entry_product(product)?;
         }
@@ -199,15 +219,14 @@ impl Lowering<'_> {
             return Ok(Entries { grouping, order: chosen });
         }
         let known = self.graph.nodes.iter().find_map(|node| match node.work {
-            Work::Experts(ExpertsWork::Sort { chosen: of, sorted, grouping: same }) => {
+            Work::Sort(SortLaunch { chosen: of, sorted, grouping: same, .. }) => {
                 ((of, same) == (chosen, grouping)).then_some(sorted)
             }
             _ => None,
         });
         let order = known.unwrap_or_else(|| {
             let sorted = self.graph.fresh_bytes(grouping.bytes());
-            let work = ExpertsWork::Sort { grouping, chosen, sorted };
-            self.push(rows, Work::Experts(work));
+            self.push(rows, Work::Sort(SortLaunch { grouping, chosen, sorted, extent: () }));
             sorted
         });
         Ok(Entries { grouping, order })
@@ -232,20 +251,20 @@ impl Lowering<'_> {
             Form::Operand(operand)
         };
         let first = self.first_row(&joint, matrix).expect("a product's joint has its matrix");
-        let (step, input) = (matrix.step, form);
-        let product = ExpertsProduct {
-            joint,
+        let launch = ExpertsLaunch {
+            matrix: joint,
             first,
-            step,
             rows,
+            step: matrix.step,
             grouping,
             order,
-            input,
+            input: form,
             shared,
             used,
+            extent: (),
             output,
         };
-        self.push(of, Work::Experts(ExpertsWork::Product(product)));
+        self.push(of, Work::Experts(launch));
         Ok(())
     }
 
@@ -262,7 +281,7 @@ impl Lowering<'_> {
     ) -> OperandValue {
         let kind = self.selection.units_operand(joint.format);
         let known = self.graph.nodes.iter().find_map(|node| match node.work {
-            Work::Experts(ExpertsWork::Gather { sorted: by, source: from, operand, .. }) => {
+            Work::Gather(GatherLaunch { sorted: by, source: from, operand, .. }) => {
                 ((by, from, operand.kind) == (sorted, source, kind)).then_some(operand)
             }
             _ => None,
@@ -271,8 +290,9 @@ impl Lowering<'_> {
             // Fragments lie in whole tiles of 64 rows.
             let rows = grouping.places().next_multiple_of(64);
             let operand = self.graph.fresh_operand_of(rows, joint.columns, kind);
-            let work = ExpertsWork::Gather { grouping, sorted, source, operand, shared, used };
-            self.push(of, Work::Experts(work));
+            let extent = ();
+            let launch = GatherLaunch { grouping, sorted, source, shared, used, operand, extent };
+            self.push(of, Work::Gather(launch));
             operand
         })
     }

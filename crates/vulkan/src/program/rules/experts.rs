@@ -1,12 +1,13 @@
 //! Rules for experts: the norm before a router, the product with it and the choice from its logits
 //! become one launch, which also gives another norm of the same rows.
 
-use super::super::experts::{ExpertsWork, NormedRouter};
 use super::super::graph::{Graph, Ids, Made, Normed, Work};
 use super::super::selection::Selection;
+use super::super::values::Shared;
 use super::streams::small_product;
 use crate::capabilities::Capabilities;
-use crate::kernels::experts::router::routes;
+use crate::kernels::experts::ChoiceLaunch;
+use crate::kernels::experts::router::{COUNTER_BYTES, RouterLaunch, routes};
 use crate::kernels::sum::Finish;
 
 /// Lets a choice multiply with the router, after the norm before it. The next norm of the same rows
@@ -16,9 +17,7 @@ pub(super) fn choice_routes(graph: &mut Graph, index: usize, selection: &Selecti
     let Some((norm_at, product, routed)) = found else { return false };
     let next = next_norm(graph, index, &routed);
     let other = next.map(|(_, other)| other);
-    if let Work::Experts(ExpertsWork::Choose { router, .. }) = &mut graph.nodes[index].work {
-        *router = Some(NormedRouter { other, ..routed });
-    }
+    graph.nodes[index].work = Work::ChooseRouted(RouterLaunch { other, ..routed });
     if let Some((at, _)) = next {
         graph.nodes.remove(at);
     }
@@ -32,12 +31,9 @@ fn found_router(
     graph: &Graph,
     index: usize,
     capabilities: &Capabilities,
-) -> Option<(usize, usize, NormedRouter)> {
-    let Work::Experts(ExpertsWork::Choose { router: None, logits, chosen, .. }) =
-        graph.nodes[index].work
-    else {
-        return None;
-    };
+) -> Option<(usize, usize, RouterLaunch<Ids>)> {
+    let Work::Choose(choice) = graph.nodes[index].work else { return None };
+    let ChoiceLaunch { logits, experts, used, .. } = choice;
     let product = graph.maker(index, logits)?;
     let (normed, router, result) = small_product(graph, product)?;
     let norm_at = graph.maker(product, normed)?;
@@ -50,14 +46,26 @@ fn found_router(
     let fits = (row, result) == (normed, logits)
         && graph.readers(normed) == 1
         && graph.readers(logits) == 1
-        && routes(capabilities, (columns(logits), columns(chosen)), columns(source), rows)
+        && routes(capabilities, (experts, used), columns(source), rows)
         && graph.is_kept(norm_at + 1..index, source);
-    let router = NormedRouter { source, norm: weight, epsilon, router, other: None };
-    fits.then_some((norm_at, product, router))
+    let launch = RouterLaunch {
+        choice,
+        source,
+        norm: weight,
+        epsilon,
+        router,
+        other: None,
+        counters: Shared::Counters(COUNTER_BYTES),
+    };
+    fits.then_some((norm_at, product, launch))
 }
 
 /// Returns the launch after a choice that norms the routed rows too, if it may be done with it.
-fn next_norm(graph: &Graph, index: usize, routed: &NormedRouter) -> Option<(usize, Finish<Ids>)> {
+fn next_norm(
+    graph: &Graph,
+    index: usize,
+    routed: &RouterLaunch<Ids>,
+) -> Option<(usize, Finish<Ids>)> {
     let found = |at: &usize| {
         let Normed { source, weight, epsilon, made } = graph.nodes[*at].work.normed()?;
         let fits = source == routed.source && epsilon == routed.epsilon;

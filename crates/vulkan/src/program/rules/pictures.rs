@@ -25,9 +25,9 @@ pub(super) fn embed_inserts(graph: &mut Graph, index: usize, _: &Selection) -> b
     let Some(before) = index.checked_sub(1) else { return false };
     let fits = graph.readers(target) == 1;
     match &mut graph.nodes[before].work {
-        Work::Embed { soft: soft @ None, output, .. } if *output == target && fits => {
-            *soft = Some(source);
-            *output = result;
+        Work::Embed(launch) if launch.soft.is_none() && launch.target == target && fits => {
+            launch.soft = Some(source);
+            launch.target = result;
         }
         _ => return false,
     }

@@ -4,7 +4,7 @@ use trine_backend::reference::ops;
 
 use super::super::router::{ROUTED_ROWS_MAX, RouterLaunch, routes};
 use super::*;
-use crate::kernels::handles::Made;
+use crate::kernels::handles::{Extent, Made};
 use crate::kernels::rows::tests::{allocated, check_operand};
 use crate::kernels::sum::Finish;
 use crate::raw::transfer::Transfer;
@@ -51,8 +51,7 @@ fn check(case: &Case) {
             used,
             chosen: chosen.span(),
             shares: shares.span(),
-            rows: all,
-            row_count: count.address(),
+            extent: Extent { columns: experts, rows: all, row_count: count.address() },
         },
         source: source_memory.span(),
         norm: weight_memory.address(),

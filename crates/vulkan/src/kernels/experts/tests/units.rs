@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::*;
+use crate::dispatch::Span;
 use crate::kernels::matmul::MatmulShape;
 use crate::kernels::matmul::grouped::GROUP_PLACES;
 use crate::kernels::rows::tests::allocated;
@@ -77,12 +78,12 @@ impl Units {
         let grouping = Grouping { entries, experts, columns: places, is_padded: true };
         let (order, count) = (upload(&gpu, chosen), upload(&gpu, &[tokens as u32]));
         let sorted = poisoned(&gpu, grouping.bytes() as u64);
+        let extent = Extent { columns, rows: self.most(), row_count: count.address() };
         let sort = SortLaunch {
             grouping,
-            used,
             chosen: order.span(),
             sorted: sorted.span(),
-            row_count: count.address(),
+            extent: Extent { columns: used, ..extent },
         };
         let source = upload(&gpu, source);
         let room = allocated(kind, grouping.places());
@@ -93,18 +94,16 @@ impl Units {
             grouping,
             sorted: sorted.span(),
             source: source.span(),
-            columns,
             shared: if is_own { 1 } else { used },
             used,
             operand,
-            rows: self.most(),
-            row_count: count.address(),
+            extent: Extent { columns: if is_own { used * columns } else { columns }, ..extent },
         };
         let plain = poisoned(&gpu, (4 * entries * rows) as u64);
-        let gated =
-            |split| ExpertsOutput::Gated { split, plain: Some(plain.span()), operand: None };
+        let gated = |split| ExpertsOutput::Gated { split, made: Made::Rows(plain.span()) };
         let launch = ExpertsLaunch {
             matrix,
+            first: 0,
             rows,
             step,
             grouping,
@@ -112,7 +111,7 @@ impl Units {
             input: operand,
             shared: gather.shared,
             used,
-            row_count: count.address(),
+            extent,
             output: split.map_or(ExpertsOutput::Rows(plain.span()), gated),
         };
         let shape = *launch.shapes_on_units(gpu.capabilities()).get(number)?;
@@ -289,10 +288,11 @@ fn experts_of_real_models_have_shapes_for_matrix_units() {
                 let grouping = Grouping::on_units(device, tokens, 8, 128, 64).unwrap();
                 assert_eq!(grouping.columns, places, "{tokens} rows");
                 let (matrix, _) = Matrix::at(4096, format, 128 * 1408, 2816).unwrap();
-                let gated = ExpertsOutput::Gated { split: 704, plain: Some(span), operand: None };
+                let gated = ExpertsOutput::Gated { split: 704, made: Made::Rows(span) };
                 for output in [ExpertsOutput::Rows(span), gated] {
                     let launch = ExpertsLaunch {
                         matrix,
+                        first: 0,
                         rows: 704,
                         step: 1408,
                         grouping,
@@ -300,7 +300,7 @@ fn experts_of_real_models_have_shapes_for_matrix_units() {
                         input: Operand { kind, codes: span, scales: span },
                         shared: 8,
                         used: 8,
-                        row_count: 0,
+                        extent: Extent { columns: 0, rows: tokens, row_count: 0 },
                         output,
                     };
                     let shapes = launch.shapes_on_units(&capabilities);

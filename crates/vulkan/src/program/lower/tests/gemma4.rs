@@ -4,7 +4,6 @@ use std::path::Path;
 
 use trine_model::{Assistant, Ends, ExpertsConfig, Gates, Gemma4Config, Goal, Model};
 
-use super::super::super::experts::ExpertsWork;
 use super::*;
 
 /// What the published sizes differ in, with two layers of each kind.
@@ -150,8 +149,8 @@ fn rows_are_sorted_once_for_each_layer() {
         let mut sorts = 0;
         for node in &graph.nodes {
             match &node.work {
-                Work::Experts(ExpertsWork::Sort { .. }) => sorts += 1,
-                Work::Experts(ExpertsWork::Product(product)) => {
+                Work::Sort(_) => sorts += 1,
+                Work::Experts(product) => {
                     assert_eq!(product.grouping.columns, columns, "{rows} rows");
                 }
                 _ => {}
@@ -178,11 +177,10 @@ fn launches_that_search_clusters() {
         let ends = ["scores", "route", "logits"].map(|end| format!("draft.{end}"));
         let own = graph.nodes.iter().filter(|node| ends.contains(&node.label));
         let name = |node: &Node| match &node.work {
-            Work::Product(_) => "product",
-            Work::Experts(work) => work.name(),
-            _ => "other",
+            Work::Product(_) => "product".to_owned(),
+            work => work.name(),
         };
-        let names: Vec<&str> = own.map(name).collect();
+        let names: Vec<String> = own.map(name).collect();
         let before = ["product", "choose experts"];
         let expected = before.iter().chain(sorts).chain(&["experts", "logits of clusters"]);
         assert_eq!(names, expected.copied().collect::<Vec<_>>(), "{rows}");

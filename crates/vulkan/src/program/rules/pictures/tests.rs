@@ -8,12 +8,14 @@ use super::super::super::values::{Ids, Numbers};
 use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
+use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::rows::LayerNorm;
 use crate::pack::Format;
 use crate::weights::Joint;
 
-fn embed(output: ValueId) -> Work {
-    Work::Embed { table: WeightId(0), scale: 2.0, soft: None, output }
+fn embed(soft: Option<ValueId>, target: ValueId) -> Work {
+    let (table, frame, extent) = (WeightId(0), Numbers::Frame, ());
+    Work::Embed(EmbedLaunch { table, frame, target, extent, factor: 2.0, soft, side: 0 })
 }
 
 fn elements(work: ElementWork<Ids>, result: ValueId) -> Work {
@@ -31,9 +33,9 @@ fn tokens_are_looked_up_with_the_rows_of_soft_ones() {
         let mut graph = Graph::new(Width { tokens: 3, outputs: 3 }, Attended::Rows);
         let [rows, soft, other] = [0; 3].map(|_| graph.fresh_rows(3, 64, Home::Own));
         let result = graph.fresh_rows(3, 64, Home::Of(rows));
-        push(&mut graph, embed(rows));
+        push(&mut graph, embed(None, rows));
         if is_apart {
-            push(&mut graph, embed(other));
+            push(&mut graph, embed(None, other));
         }
         push(&mut graph, insert(soft, rows, result));
         if is_read {
@@ -41,8 +43,7 @@ fn tokens_are_looked_up_with_the_rows_of_soft_ones() {
             push(&mut graph, elements(work, other));
         }
         walk(&mut graph, embed_inserts, &selection());
-        let joined =
-            Work::Embed { table: WeightId(0), scale: 2.0, soft: Some(soft), output: result };
+        let joined = embed(Some(soft), result);
         let is_joined = graph.nodes.len() == 1 && graph.nodes[0].work == joined;
         assert_eq!(is_joined, !is_read && !is_apart, "{:?}", graph.nodes);
         assert_eq!(graph.value(result).home == Home::Own, is_joined);
