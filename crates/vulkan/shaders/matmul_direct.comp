@@ -23,10 +23,8 @@
 
 #include "include/memory.glsl"
 #include "include/activation.glsl"
+#define DECODES_SHARES
 #include "include/formats.glsl"
-#include "include/halves.glsl"
-#include "include/dequantize.glsl"
-#include "include/fragment.glsl"
 #include "include/factors.glsl"
 #include "include/operand.glsl"
 #include "include/matmul.glsl"
@@ -67,12 +65,12 @@ const uint PRODUCTS = 8;
 
 // Codes of a unit of each row; of Q8_0 those of one half of it.
 uvec4 codes[ROWS];
-#if FORMAT == FORMAT_Q6_K
-uvec2 high[ROWS];
+#ifdef FORMAT_HIGH
+FORMAT_HIGH high[ROWS];
 #endif
 // Scales of the next group, as they are in memory.
 uint scales_ahead[ROWS];
-#if FORMAT_IS_K
+#ifdef FORMAT_SUPER
 uint supers_ahead[ROWS];
 #endif
 UnitScale scales[ROWS];
@@ -93,7 +91,7 @@ uint first_feature;
 // Products in the order in which a unit's codes are used up. Word w of a unit holds elements 4 w..4 w + 3 for product 2 w, and
 // 16 + 4 w.. for product 2 w + 1; the two halves of a unit of Q8_0 are loaded one after the other.
 uint product_of(const uint turn) {
-#if FORMAT == FORMAT_Q8_0
+#ifdef FORMAT_MORE
     return turn % 4 * 2 + turn / 4;
 #else
     return turn;
@@ -119,20 +117,20 @@ uint row_of(const uint i) {
 // Loads the codes of one row: for Q8_0 half of its unit.
 void load_codes(const uint i, const uint group, const uint half_unit) {
     const uint at = row_of(i) * (planes.groups * 4) + group * 4 + lane % 4;
-#if FORMAT == FORMAT_Q8_0
+#ifdef FORMAT_MORE
     codes[i] = ReadQuads(planes.codes).at[(row_of(i) * planes.groups + group) * 8 + half_unit * 4 + lane % 4];
 #else
     codes[i] = ReadQuads(planes.codes).at[at];
 #endif
-#if FORMAT == FORMAT_Q6_K
-    high[i] = ReadPairs(planes.high).at[at];
+#ifdef FORMAT_HIGH
+    high[i] = FORMAT_READ_HIGH(planes.high).at[at];
 #endif
 }
 
 void load_scales(const uint group) {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         scales_ahead[i] = ReadWords(planes.scales).at[(row_of(i) * (planes.groups * 4) + group * 4 + lane % 4) / 2];
-#if FORMAT_IS_K
+#ifdef FORMAT_SUPER
         supers_ahead[i] = ReadWords(planes.supers).at[row_of(i) * ((planes.groups + 1) / 2) + group / 2];
 #endif
     }
@@ -142,7 +140,7 @@ void take_scales() {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         Share unit;
         unit.scales = scales_ahead[i];
-#if FORMAT_IS_K
+#ifdef FORMAT_SUPER
         unit.super = supers_ahead[i];
 #endif
         scales[i] = unit_scale(unit, (lane & 1) != 0);
@@ -153,10 +151,10 @@ void take_scales() {
 uvec2 decode(const uint i, const uint product) {
     Share unit;
     unit.codes = codes[i];
-#if FORMAT == FORMAT_Q8_0
+#ifdef FORMAT_MORE
     unit.more = codes[i];
 #endif
-#if FORMAT == FORMAT_Q6_K
+#ifdef FORMAT_HIGH
     unit.high = high[i];
 #endif
     const uvec4 both = decode_word(unit, magic, scales[i], product / 2);
@@ -189,7 +187,7 @@ void multiply(const uint group, const uint following) {
                 load_codes(2 * i, following, 0);
                 load_codes(2 * i + 1, following, 0);
             }
-#if FORMAT == FORMAT_Q8_0
+#ifdef FORMAT_MORE
             if (turn == PRODUCTS / 2 - 1) {
                 load_codes(2 * i, group, 1);
                 load_codes(2 * i + 1, group, 1);

@@ -22,10 +22,8 @@
 
 #include "include/memory.glsl"
 #include "include/activation.glsl"
+#define DECODES_SHARES
 #include "include/formats.glsl"
-#include "include/halves.glsl"
-#include "include/dequantize.glsl"
-#include "include/fragment.glsl"
 #include "include/factors.glsl"
 #include "include/operand.glsl"
 #include "include/matmul.glsl"

@@ -18,9 +18,9 @@
 
 #include "include/memory.glsl"
 #include "include/activation.glsl"
+#define DECODES_UNITS
 #include "include/formats.glsl"
-#include "include/halves.glsl"
-#include "include/dequantize.glsl"
+#include "include/permute.glsl"
 #include "include/matmul.glsl"
 #define CHAIN_MEMORY_MODEL
 #include "include/chain.glsl"

@@ -21,10 +21,8 @@
 
 #include "include/memory.glsl"
 #include "include/activation.glsl"
+#define DECODES_SHARES
 #include "include/formats.glsl"
-#include "include/halves.glsl"
-#include "include/dequantize.glsl"
-#include "include/fragment.glsl"
 #include "include/matmul.glsl"
 #define CHAIN_MEMORY_MODEL
 #include "include/chain.glsl"

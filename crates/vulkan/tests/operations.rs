@@ -8,15 +8,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Model, Op, WeightPlace, Width, fusion, gather, names, narrow};
-use trine_testing::ends::{differences, with_more, with_states};
-use trine_testing::gemma3n::gemma3n;
-use trine_testing::gemma4::gemma4;
-use trine_testing::pages::sequences_move_between_programs;
-use trine_testing::pictures::with_tower;
-use trine_testing::random::{
-    Draft, FORMATS, Mixture, Random, Sizes, forms, model, relative_difference, sized, traffic,
-    traffic_of,
-};
+use trine_vulkan::pack::Format;
 use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;
 
@@ -27,13 +19,15 @@ fn tolerance(dtype: DType) -> f32 {
     if dtype.is_quantized() { 4e-3 } else { 2e-4 }
 }
 
-const DTYPES: [DType; 7] =
-    [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+/// Returns the types that the device has kernels for.
+fn dtypes() -> [DType; Format::ALL.len()] {
+    Format::ALL.map(Format::dtype)
+}
 
 /// Returns types with the seeds of their models. The kernels of each type have their own tests, so
 /// software devices run only every other one.
 fn types() -> impl Iterator<Item = (u64, DType)> {
-    (0..).zip(DTYPES).filter(|&(seed, _)| takes(seed as usize, 2))
+    (0..).zip(dtypes()).filter(|&(seed, _)| takes(seed as usize, 2))
 }
 
 /// The number of operations.
@@ -83,7 +77,8 @@ fn number(op: &Op) -> usize {
 /// Returns a random model of several layers with heads that the kernels support. Tests use the same
 /// models, so that software devices compile their kernels once.
 fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
-    let models = (seed..).step_by(DTYPES.len()).map(|seed| model(&mut Random(seed), dtype, folder));
+    let models =
+        (seed..).step_by(dtypes().len()).map(|seed| model(&mut Random(seed), dtype, folder));
     let fits = |model: &Model| {
         let plan = model.plan();
         plan.layers() > 1 && plan.caches.iter().all(|cache| cache.head_dim <= 256)
@@ -95,7 +90,7 @@ fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
 fn pages_carry_a_sequence_to_another_program() {
     let folder = tempfile::tempdir().unwrap();
     for (seed, kv) in [(0, KvType::F32), (1, KvType::F16), (2, KvType::Int8), (3, KvType::F16)] {
-        let model = supported(seed, DTYPES[seed as usize], folder.path());
+        let model = supported(seed, dtypes()[seed as usize], folder.path());
         sequences_move_between_programs(&device(), &model, kv, seed);
         let layers = LayerChoice::Exactly(model.plan().layers() / 2);
         let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
@@ -151,7 +146,7 @@ fn every_matrix_may_have_a_format_of_its_own() {
     };
     for seed in 0..4 {
         let draft = Draft::new(&mut Random(seed), sizes, &FORMATS);
-        let (model, held) = (draft.open(folder.path()), draft.held(&DTYPES));
+        let (model, held) = (draft.open(folder.path()), draft.held(&dtypes()));
         mixture.see(&model);
         let held = held.open(folder.path());
         let run = |device: &dyn Device, model: &Model, plan| {
@@ -203,7 +198,7 @@ fn differences_of_rows(expected: &[Vec<f32>], found: &[Vec<f32>]) -> Vec<f32> {
 fn models_with_experts_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
     for seed in (0..16).filter(|&seed| takes(seed, 3)) {
-        let dtype = DTYPES[seed % DTYPES.len()];
+        let dtype = dtypes()[seed % dtypes().len()];
         let kv = [KvType::F16, KvType::F32, KvType::Int8][seed % 3];
         let seed = 400 + seed as u64;
         let model = gemma4(&mut Random(seed), dtype, seed % 4 != 1, folder.path());

@@ -1,4 +1,4 @@
-// What the kernels share that hold weights in the registers of matrix units (fragment.glsl): outputs in halves, and tiles that
+// What the kernels share that hold weights in the registers of matrix units (share.glsl): outputs in halves, and tiles that
 // several workgroups make parts of. Included after matmul.glsl and the push constants.
 
 // Counters at the front of the scratch memory.

@@ -48,7 +48,7 @@ const uint ITEMS_OF_OUTPUT = STREAM_PAIRS ? 2u : 1u;
 
 // The staged operand: high bytes of the first and second halves of all blocks, then low bytes.
 shared uvec4 stream_staged[STAGED];
-#if FORMAT == FORMAT_Q4_K
+#ifdef FORMAT_MINIMUM
 shared vec2 stream_staged_scales[STAGED / 4u];
 #else
 shared float stream_staged_scales[STAGED / 4u];
@@ -122,7 +122,7 @@ float stream_scale(const float highest) {
 void stream_put(const vec4 values, const uint place, const uint blocks) {
     float highest = operand_magnitude(values);
     [[unroll]] for (uint step = 1u; step < 8u; step *= 2u) highest = max(highest, subgroupShuffleXor(highest, step));
-#if FORMAT == FORMAT_Q4_K
+#ifdef FORMAT_MINIMUM
     // Only the format with a minimum needs sums.
     float sum = values.x + values.y + values.z + values.w;
     [[unroll]] for (uint step = 1u; step < 8u; step *= 2u) sum += subgroupShuffleXor(sum, step);
@@ -135,7 +135,7 @@ void stream_put(const vec4 values, const uint place, const uint blocks) {
         stream_staged[half_block * blocks + block][place % 4u] = bytes.x;
         stream_staged[(half_block + 2u) * blocks + block][place % 4u] = bytes.y;
         if (place % 8u == 0u) {
-#if FORMAT == FORMAT_Q4_K
+#ifdef FORMAT_MINIMUM
             stream_staged_scales[block] = vec2(scale, scale == scale ? sum : scale);
 #else
             stream_staged_scales[block] = scale;
@@ -151,7 +151,7 @@ Operand stream_take(const uint block, const uint blocks) {
     x.high1 = stream_staged[blocks + block];
     x.low0 = stream_staged[2u * blocks + block];
     x.low1 = stream_staged[3u * blocks + block];
-#if FORMAT == FORMAT_Q4_K
+#ifdef FORMAT_MINIMUM
     x.scale = stream_staged_scales[block];
 #else
     x.scale = vec2(stream_staged_scales[block], 0.0);
@@ -187,7 +187,7 @@ Operand stream_interleaved(const StreamArgs args, const uint block, const uint b
         x.low1[k] = second.y;
     }
     x.scale = vec2(scale, 0.0);
-#if FORMAT == FORMAT_Q4_K
+#ifdef FORMAT_MINIMUM
     float sum = 0.0;
     [[unroll]] for (uint k = 0u; k < 8u; ++k) sum += dot(values[k], vec4(1.0));
     x.scale.y = scale == scale ? sum : scale;

@@ -6,7 +6,7 @@ use super::handles::{Addresses, Extent, Handles, Visitor, spans};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
-use crate::pack::Format;
+use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -75,19 +75,6 @@ struct Args {
     side: u32,
 }
 
-fn shader(format: Format) -> Shader {
-    Shader(match format {
-        Format::F32 => "embed_f32",
-        Format::F16 => "embed_f16",
-        Format::Bf16 => "embed_bf16",
-        Format::Q8_0 => "embed_q8_0",
-        Format::Q4_0 => "embed_q4_0",
-        Format::Q4K => "embed_q4_k",
-        Format::Q6K => "embed_q6_k",
-        Format::F16Fragments => unreachable!("{} is for products of many rows", format.name()),
-    })
-}
-
 impl EmbedLaunch {
     /// Returns the dispatch of the launch.
     ///
@@ -101,8 +88,8 @@ impl EmbedLaunch {
     ) -> Result<Dispatch, GpuError> {
         let quads = self.table.columns.div_ceil(4) as u32;
         let local = quads.next_power_of_two().clamp(32, LOCAL_MAX);
-        let key =
-            KernelKey { shader: shader(self.table.format), constants: vec![local], subgroup: None };
+        let shader = Shader::of_matrix("embed", self.table.format);
+        let key = KernelKey { shader, constants: vec![local], subgroup: None };
         let planes = self.table.planes;
         let Extent { rows, .. } = self.extent;
         let (reads, writes) = spans(|by| _ = self.visit(by));
@@ -136,6 +123,7 @@ impl EmbedLaunch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pack::Format;
     use crate::pack::tests::{decoded, device_matrix, random_rows};
     use crate::testing::{download, gpu, poisoned, run, upload};
 
@@ -218,9 +206,9 @@ mod tests {
         tokens.iter().for_each(|&token| frame.extend([token, 7, 0, 0]));
         let frame = upload(&gpu, &frame);
         for format in Format::ALL {
-            let columns: &[usize] = match format {
-                Format::Q4K | Format::Q6K => &[256, 768],
-                Format::Q8_0 | Format::Q4_0 => &[32, 160, 1152],
+            let columns: &[usize] = match format.dtype().block_elements() {
+                256 => &[256, 768],
+                32 => &[32, 160, 1152],
                 _ => &[20, 131, 256],
             };
             for &columns in columns {
@@ -245,10 +233,10 @@ mod tests {
                     for c in 0..columns {
                         let value = values[token * columns + c];
                         let (wanted, found) = (value * 33.94, found[row * columns + c]);
-                        // Only the difference of Q4_K may be rounded differently: the device may
-                        // fuse it.
+                        // Only the difference with a minimum may be rounded differently: the
+                        // device may fuse it.
                         let slack =
-                            if format == Format::Q4K { 2e-6 * wanted.abs() + 1e-6 } else { 0.0 };
+                            if format.has_minimum() { 2e-6 * wanted.abs() + 1e-6 } else { 0.0 };
                         assert!(
                             (found - wanted).abs() <= slack,
                             "{format:?} {columns} {row} {c}: {found} {wanted}"

@@ -122,43 +122,18 @@ struct Args {
 
 /// Returns the shader of a kernel and a format, or `None` if there is no such kernel.
 fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
-    Some(Shader(match (shape, format) {
-        (MatmulShape::Matrix(_), Format::F16) => "matmul_matrix_f16",
-        (MatmulShape::Matrix(_), Format::Bf16) => "matmul_matrix_bf16",
-        (MatmulShape::Matrix(_), Format::Q8_0) => "matmul_matrix_q8_0",
-        (MatmulShape::Matrix(_), Format::Q4_0) => "matmul_matrix_q4_0",
-        (MatmulShape::Matrix(_), Format::Q4K) => "matmul_matrix_q4_k",
-        (MatmulShape::Matrix(_), Format::Q6K) => "matmul_matrix_q6_k",
-        (MatmulShape::Matrix(_), Format::F32) => return None,
-        (MatmulShape::Fragment(_), Format::Q8_0) => "matmul_fragment_q8_0",
-        (MatmulShape::Fragment(_), Format::Q4_0) => "matmul_fragment_q4_0",
-        (MatmulShape::Fragment(_), Format::Q4K) => "matmul_fragment_q4_k",
-        (MatmulShape::Fragment(_), Format::Q6K) => "matmul_fragment_q6_k",
-        (MatmulShape::Resident(_), Format::Q8_0) => "matmul_resident_q8_0",
-        (MatmulShape::Resident(_), Format::Q4_0) => "matmul_resident_q4_0",
-        (MatmulShape::Resident(_), Format::Q4K) => "matmul_resident_q4_k",
-        (MatmulShape::Resident(_), Format::Q6K) => "matmul_resident_q6_k",
-        (MatmulShape::Direct(_), Format::Q8_0) => "matmul_direct_q8_0",
-        (MatmulShape::Direct(_), Format::Q4_0) => "matmul_direct_q4_0",
-        (MatmulShape::Direct(_), Format::Q4K) => "matmul_direct_q4_k",
-        (MatmulShape::Direct(_), Format::Q6K) => "matmul_direct_q6_k",
-        (MatmulShape::Halves(_), Format::F16Fragments) => "matmul_halves",
-        (
-            MatmulShape::Fragment(_)
-            | MatmulShape::Resident(_)
-            | MatmulShape::Direct(_)
-            | MatmulShape::Halves(_),
-            _,
-        )
-        | (_, Format::F16Fragments) => return None,
-        (MatmulShape::Tile(_), Format::F32) => "matmul_float_f32",
-        (MatmulShape::Tile(_), Format::F16) => "matmul_float_f16",
-        (MatmulShape::Tile(_), Format::Bf16) => "matmul_float_bf16",
-        (MatmulShape::Tile(_), Format::Q8_0) => "matmul_dot_q8_0",
-        (MatmulShape::Tile(_), Format::Q4_0) => "matmul_dot_q4_0",
-        (MatmulShape::Tile(_), Format::Q4K) => "matmul_dot_q4_k",
-        (MatmulShape::Tile(_), Format::Q6K) => "matmul_dot_q6_k",
-    }))
+    let kernel = match shape {
+        MatmulShape::Halves(_) => {
+            return (format == Format::F16Fragments).then_some(Shader("matmul_halves"));
+        }
+        MatmulShape::Matrix(_) => "matmul_matrix",
+        MatmulShape::Fragment(_) => "matmul_fragment",
+        MatmulShape::Resident(_) => "matmul_resident",
+        MatmulShape::Direct(_) => "matmul_direct",
+        MatmulShape::Tile(_) if format.is_float() => "matmul_float",
+        MatmulShape::Tile(_) => "matmul_dot",
+    };
+    Shader::of(kernel, format)
 }
 
 impl MatmulLaunch<'_> {

@@ -28,7 +28,7 @@ use super::product::{
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Fill, Link, Push};
 use crate::error::GpuError;
-use crate::pack::{Format, Matrix};
+use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -131,35 +131,11 @@ impl Constants {
 /// (88 us for 128 x 2816 in f32 and 8 rows on an H100).
 const FEW_OUTPUTS: usize = 512;
 
-/// Returns the shader for a format.
-fn shader(format: Format) -> Shader {
-    Shader(match format {
-        Format::F32 => "matvec_f32",
-        Format::F16 => "matvec_f16",
-        Format::Bf16 => "matvec_bf16",
-        Format::Q8_0 => "matvec_q8_0",
-        Format::Q4_0 => "matvec_q4_0",
-        Format::Q4K => "matvec_q4_k",
-        Format::Q6K => "matvec_q6_k",
-        Format::F16Fragments => unreachable!("{} is for products of many rows", format.name()),
-    })
-}
-
 /// Returns whether an integrated GPU takes four rows of the matrix at a time first, because two
-/// would read twice as much of the operand. More rows of activations in Q6_K take too many
-/// registers (`docs/benchmarks/gpu-kernels.md`).
+/// would read twice as much of the operand.
 fn rereads(launch: &MatvecLaunch<'_>) -> bool {
     let width = launch.0.width;
-    width == 4 || (width > 4 && launch.0.matrix.format != Format::Q6K)
-}
-
-/// Returns the elements of a unit: what one load of codes of an invocation holds.
-fn unit(format: Format) -> u32 {
-    match format {
-        Format::F32 => 4,
-        Format::F16 | Format::Bf16 => 8,
-        _ => SCALE_BLOCK as u32,
-    }
+    width == 4 || (width > 4 && !launch.0.matrix.format.is_wide())
 }
 
 impl MatvecShape {
@@ -318,7 +294,7 @@ impl MatvecLaunch<'_> {
             }
             _ => 1,
         };
-        let units = self.0.groups() * GROUP as u32 / unit(matrix.format);
+        let units = self.0.groups() * GROUP as u32 / matrix.format.unit();
         Constants {
             local: shape.local,
             lanes: shape.lanes,
@@ -392,7 +368,7 @@ impl MatvecLaunch<'_> {
     /// the driver takes as a sign.
     pub(super) fn is_countable(&self) -> bool {
         let Matrix { format, rows, columns, .. } = self.0.matrix;
-        rows * columns.next_multiple_of(GROUP) / (unit(format) as usize) < 1 << 31
+        rows * columns.next_multiple_of(GROUP) / (format.unit() as usize) < 1 << 31
     }
 
     /// Returns the workgroups of a launch in a shape, on a device that takes at most `most`.
@@ -445,7 +421,7 @@ impl ProductLaunch for MatvecLaunch<'_> {
         };
         Ok(Layout {
             kernel: KernelKey {
-                shader: shader(self.0.matrix.format),
+                shader: Shader::of_matrix("matvec", self.0.matrix.format),
                 constants: self.constants(shape, subgroup).list(),
                 subgroup: Some(subgroup),
             },

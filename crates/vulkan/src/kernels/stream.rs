@@ -84,16 +84,6 @@ struct Args {
     chain: u64,
 }
 
-fn shader(format: Format) -> Option<Shader> {
-    match format {
-        Format::Q8_0 => Some(Shader("stream_q8_0")),
-        Format::Q4_0 => Some(Shader("stream_q4_0")),
-        Format::Q4K => Some(Shader("stream_q4_k")),
-        Format::Q6K => Some(Shader("stream_q6_k")),
-        Format::F32 | Format::F16 | Format::F16Fragments | Format::Bf16 => None,
-    }
-}
-
 /// Invocations of a workgroup, rows of a batch, workgroups for each core, batches in registers.
 type Sizes = (u32, u32, u32, u32);
 
@@ -127,7 +117,7 @@ fn sizes(kind: DeviceKind) -> &'static [Sizes] {
 /// Returns whether the kernel can multiply with a matrix of `columns` columns, with a norm before
 /// or without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
-    shader(format).is_some()
+    Shader::of("stream", format).is_some()
         && columns.is_multiple_of(SCALE_BLOCK)
         && StreamShape::suited(capabilities, format, columns, norm).is_some()
 }
@@ -208,7 +198,7 @@ fn staged_blocks(
     shared_bytes: u32,
 ) -> Option<u32> {
     // Codes and scale; in one format also the sum of the block.
-    let block_bytes = if format == Format::Q4K { 64 + 8 } else { 64 + 4 };
+    let block_bytes = if format.has_minimum() { 64 + 8 } else { 64 + 4 };
     let others = 8 * subgroups + 2 * 4 * subgroups * ROUND + 16;
     let room = shared_bytes.checked_sub(others)? / block_bytes;
     let pieces = blocks.div_ceil(room.max(1));
@@ -346,7 +336,7 @@ impl ProductLaunch for StreamLaunch<'_> {
             let subgroups = local / subgroup;
             let staged =
                 staged_blocks(format, blocks, subgroups, norms, capabilities.shared_bytes)?;
-            Some((shader(format)?, subgroup, staged))
+            Some((Shader::of("stream", format)?, subgroup, staged))
         });
         let Some((shader, subgroup, staged)) = found else {
             return Err(no_room(capabilities, &shape, label));

@@ -86,6 +86,16 @@ impl Packed {
     }
 }
 
+/// Returns the formats with this many elements in a block of the file.
+pub(crate) fn of_blocks(elements: usize) -> impl Iterator<Item = Format> {
+    Format::ALL.into_iter().filter(move |format| format.dtype().block_elements() == elements)
+}
+
+/// Returns the formats that are no floats.
+pub(crate) fn quantised() -> Vec<Format> {
+    Format::ALL.into_iter().filter(|format| !format.is_float()).collect()
+}
+
 /// Packs rows as a matrix in device memory, and returns it and that memory.
 pub(crate) fn device_matrix(
     gpu: &std::sync::Arc<crate::raw::gpu::Gpu>,
@@ -149,9 +159,9 @@ pub(crate) fn decoded(format: Format, source: &[u8], elements: usize) -> Vec<f32
 #[test]
 fn packed_rows_hold_what_the_file_holds() {
     for format in Format::ALL {
-        let shapes: &[(usize, usize)] = match format {
-            Format::Q4K | Format::Q6K => &[(1, 256), (3, 512), (17, 768)],
-            Format::Q8_0 | Format::Q4_0 => &[(1, 32), (3, 96), (2, 160), (17, 128), (5, 1152)],
+        let shapes: &[(usize, usize)] = match format.dtype().block_elements() {
+            256 => &[(1, 256), (3, 512), (17, 768)],
+            32 => &[(1, 32), (3, 96), (2, 160), (17, 128), (5, 1152)],
             _ => &[(1, 1), (3, 20), (16, 128), (5, 131)],
         };
         for &(rows, columns) in shapes {

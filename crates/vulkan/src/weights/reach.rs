@@ -20,12 +20,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 use trine_model::{BufferId, Op, Plan, WeightId};
 
 use crate::kernels::operand::SCALE_BLOCK;
-use crate::pack::{Format, q4_k_scales};
+use crate::pack::Format;
+use crate::pack::magnitudes::Magnitudes;
 
 /// Returns the norm whose result is the input of the gated product with this gate, wherever that is
 /// used, or `None` if something else may be.
@@ -141,7 +140,7 @@ impl Reach {
         };
         let mut magnitudes = Magnitudes::default();
         for (row, reach) in source.chunks_exact(bytes).zip(&self.rows[first..]) {
-            let sum = weighted_squares(magnitudes.of_row(format, row), &self.squares);
+            let sum = weighted_squares(format.magnitudes(&mut magnitudes, row), &self.squares);
             reach.store((sum.sqrt() as f32).to_bits(), Ordering::Relaxed);
         }
     }
@@ -169,91 +168,6 @@ fn weighted_squares(numbers: &[f32], weights: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + left.sum::<f64>()
 }
 
-/// The largest magnitude that each block of a row may have. Rows take turns in its memory.
-#[derive(Default)]
-struct Magnitudes {
-    halves: Vec<f16>,
-    /// The same numbers in f32.
-    floats: Vec<f32>,
-    blocks: Vec<f32>,
-}
-
-impl Magnitudes {
-    /// Returns the magnitudes of a row.
-    fn of_row(&mut self, format: Format, row: &[u8]) -> &[f32] {
-        match format {
-            Format::Q8_0 => self.of_scales::<34>(row, 128.0),
-            Format::Q4_0 => self.of_scales::<18>(row, 8.0),
-            Format::Q4K => self.of_q4_k(row.as_chunks().0),
-            Format::Q6K => self.of_q6_k(row.as_chunks().0),
-            Format::F16 | Format::F16Fragments => {
-                self.of_shorts(row, |bits| f16::from_bits(bits).to_f32());
-            }
-            Format::Bf16 => self.of_shorts(row, |bits| bf16::from_bits(bits).to_f32()),
-            // Products of weights in f32 neither take nor give halves.
-            Format::F32 => self.blocks.clear(),
-        }
-        &self.blocks
-    }
-
-    /// Converts all the halves at once, which takes less than one after the other.
-    fn convert(&mut self) {
-        self.floats.resize(self.halves.len(), 0.0);
-        self.halves.convert_to_f32_slice(&mut self.floats);
-    }
-
-    /// Blocks of `BYTES` bytes that begin with a scale, whose largest code is `most`.
-    fn of_scales<const BYTES: usize>(&mut self, row: &[u8], most: f32) {
-        let scales = row.as_chunks::<BYTES>().0.iter();
-        self.halves.clear();
-        self.halves.extend(scales.map(|block| f16::from_le_bytes([block[0], block[1]])));
-        self.convert();
-        self.blocks.clear();
-        self.blocks.extend(self.floats.iter().map(|scale| most * scale.abs()));
-    }
-
-    fn of_q4_k(&mut self, row: &[[u8; 144]]) {
-        self.blocks.clear();
-        for whole in row {
-            let half = |at: usize| f16::from_le_bytes([whole[at], whole[at + 1]]).to_f32();
-            let (factor, least) = (half(0), half(2));
-            let scales = q4_k_scales(whole);
-            self.blocks.extend(scales.as_chunks::<2>().0.iter().map(|&[scale, minimum]| {
-                let (step, low) = (factor * f32::from(scale), -least * f32::from(minimum));
-                let high = low + 15.0 * step;
-                if low.abs() > high.abs() { low.abs() } else { high.abs() }
-            }));
-        }
-    }
-
-    fn of_q6_k(&mut self, row: &[[u8; 210]]) {
-        self.halves.clear();
-        self.halves.extend(row.iter().map(|whole| f16::from_le_bytes([whole[208], whole[209]])));
-        self.convert();
-        self.blocks.resize(8 * row.len(), 0.0);
-        let blocks = self.blocks.as_chunks_mut::<8>().0;
-        for ((whole, factor), blocks) in row.iter().zip(&self.floats).zip(blocks) {
-            let scales = whole[192..208].as_chunks::<2>().0;
-            for (block, [first, second]) in blocks.iter_mut().zip(scales) {
-                let scale = |byte: &u8| byte.cast_signed().unsigned_abs();
-                *block = 32.0 * factor.abs() * f32::from(scale(first).max(scale(second)));
-            }
-        }
-    }
-
-    /// Blocks of numbers of 16 bits. Without the sign, bits sort as the values do, and NaN sorts
-    /// above infinity. They are signed because the smallest vectors have a maximum only of those.
-    fn of_shorts(&mut self, row: &[u8], number: fn(u16) -> f32) {
-        let blocks = row.chunks(2 * SCALE_BLOCK).map(|block| {
-            let numbers = block.as_chunks::<2>().0.iter();
-            let bits = numbers.map(|&bytes| i16::from_le_bytes(bytes) & i16::MAX);
-            number(bits.fold(0, i16::max).cast_unsigned())
-        });
-        self.blocks.clear();
-        self.blocks.extend(blocks);
-    }
-}
-
 /// Returns the power of two in whose units results of a gated product over `columns` columns fit
 /// into halves: none exceeds 2^15 units. Returns NaN if the weights are broken.
 pub(super) fn unit(columns: usize, gate: &Reach, up: &Reach) -> f32 {
@@ -273,6 +187,7 @@ fn unit_of(most: f64) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
     use rand::{RngExt, SeedableRng};
     use trine_weights::{DType, blocks};
 
@@ -364,7 +279,8 @@ mod tests {
                 let numbers: Vec<f64> = numbers.map(|number| f64::from(number.abs())).collect();
                 let expected = numbers.chunks(SCALE_BLOCK).map(|b| largest(b.iter().copied()));
                 let mut magnitudes = Magnitudes::default();
-                let found = magnitudes.of_row(format, &row).iter().map(|&found| f64::from(found));
+                let found =
+                    format.magnitudes(&mut magnitudes, &row).iter().map(|&found| f64::from(found));
                 let same = |(a, b): (f64, f64)| a == b || a.is_nan() && b.is_nan();
                 assert_eq!(found.len(), columns.div_ceil(SCALE_BLOCK));
                 assert!(found.zip(expected).all(same), "{format:?}, {columns} columns");

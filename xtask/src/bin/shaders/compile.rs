@@ -36,8 +36,10 @@ pub(crate) fn compile(folder: &Path, variant: &Variant) -> anyhow::Result<Compil
         bail!("{} holds a zero byte", path.display());
     }
     let source = ShaderSource::from(text.as_str());
+    let format = variant.defines.iter().find_map(|define| define.strip_prefix("FORMAT="));
     let mut includes = Includes {
         folder: folder.to_owned(),
+        format: format.unwrap_or("FORMAT").to_owned(),
         read: vec![(variant.source.clone(), text)],
         failures: Vec::new(),
     };
@@ -117,6 +119,8 @@ fn is_located(line: &str) -> bool {
 /// Finds included files beside the including one, then from the shader's folder.
 struct Includes {
     folder: PathBuf,
+    /// What `FORMAT` stands for in the path of an included file.
+    format: String,
     read: Vec<(String, String)>,
     failures: Vec<String>,
 }
@@ -131,6 +135,7 @@ impl Includes {
         if depth > DEPTH_MAX {
             bail!("files include each other more than {DEPTH_MAX} deep");
         }
+        let header = &header.replace("FORMAT", &self.format);
         let beside = Path::new(includer).parent().unwrap_or(Path::new("")).join(header);
         for relative in [beside.as_path(), Path::new(header)] {
             let path = self.folder.join(relative);
@@ -186,8 +191,7 @@ mod tests {
             name: "shader".to_owned(),
             source: "shader.comp".to_owned(),
             defines: vec!["ONE".to_owned()],
-            target: Target::default(),
-            inline: false,
+            ..Variant::default()
         };
         let error = compile(folder.path(), &variant).err().expect("it cannot compile");
         error.to_string().replace(&folder.path().display().to_string(), "FOLDER")

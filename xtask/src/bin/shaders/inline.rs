@@ -287,7 +287,7 @@ impl Work {
 mod tests {
     use super::*;
     use crate::compile::compile;
-    use crate::variants::{Target, Variant};
+    use crate::variants::Variant;
 
     fn inlined(text: &str) -> anyhow::Result<Module> {
         let folder = tempfile::tempdir().unwrap();
@@ -295,9 +295,8 @@ mod tests {
         let variant = Variant {
             name: "a".to_owned(),
             source: "a.comp".to_owned(),
-            defines: Vec::new(),
-            target: Target::default(),
             inline: true,
+            ..Variant::default()
         };
         let compiled = compile(folder.path(), &variant)?;
         let mut module = Module::default();

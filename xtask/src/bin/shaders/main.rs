@@ -20,7 +20,11 @@ use clap::Parser;
 use crate::manifest::{Entry, Manifest};
 use crate::variants::Variant;
 
-/// Compiles every shader into `spv/NAME.spv` and describes them in `spv/manifest.json`.
+/// The table of the shaders that the program is built with.
+const LIST: &str = "list.rs";
+
+/// Compiles every shader into `spv/NAME.spv`, describes them in `spv/manifest.json` and lists them
+/// in `spv/list.rs`.
 #[derive(Parser)]
 struct Arguments {
     /// The folder of the `.comp` files and `variants.toml`.
@@ -59,6 +63,7 @@ fn run(folder: &Path, check: bool) -> anyhow::Result<()> {
         }
     }
     if failed == 0 {
+        files.insert(LIST.to_owned(), list(&variants).into_bytes());
         let manifest = Manifest { compiler: compile::COMPILER.to_owned(), shaders: entries };
         files.insert("manifest.json".to_owned(), manifest.to_json()?.into_bytes());
     }
@@ -77,6 +82,15 @@ fn run(folder: &Path, check: bool) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Returns the array of names and codes that `crates/vulkan/src/shaders.rs` includes.
+fn list(variants: &[Variant]) -> String {
+    let line = |Variant { name, .. }: &Variant| {
+        format!("    (\"{name}\", include_bytes!(\"{name}.spv\")),\n")
+    };
+    let lines: String = variants.iter().map(line).collect();
+    format!("// Written by cargo xtask shaders.\n[\n{lines}]\n")
 }
 
 /// Compiles one shader and describes the result.

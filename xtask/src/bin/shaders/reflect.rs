@@ -336,7 +336,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.comp"), format!("{head}{body}")).unwrap();
         let (name, source) = ("a".to_owned(), "a.comp".to_owned());
-        let variant = Variant { name, source, defines: Vec::new(), target, inline: false };
+        let variant = Variant { name, source, target, ..Variant::default() };
         reflect(&compile(folder.path(), &variant).unwrap().words)
     }
 

@@ -28,8 +28,8 @@ impl Target {
     }
 }
 
-/// One shader: a source file compiled with some macros.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// One shader: a source file compiled with some macros, or one such for each of some formats.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Variant {
     /// The `.spv` file's name without its ending.
@@ -44,13 +44,41 @@ pub(crate) struct Variant {
     /// Whether functions are put where they are called, for drivers that do not.
     #[serde(default)]
     pub(crate) inline: bool,
+    /// The lists of formats of weights, by name, for each of whose formats there is a shader. The
+    /// format's name follows the shader's, and is `FORMAT`, also in the paths of included files.
+    #[serde(default)]
+    formats: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    /// Lists of formats of weights.
+    #[serde(default)]
+    formats: BTreeMap<String, Vec<String>>,
     #[serde(default)]
     shader: Vec<Variant>,
+}
+
+impl File {
+    /// Returns the shaders of an entry.
+    fn shaders(&self, entry: &Variant) -> anyhow::Result<Vec<Variant>> {
+        if entry.formats.is_empty() {
+            return Ok(vec![entry.clone()]);
+        }
+        let list = |name: &String| {
+            let list = self.formats.get(name);
+            list.with_context(|| format!("shader {}: there are no formats {name}", entry.name))
+        };
+        let formats = entry.formats.iter().map(list).collect::<anyhow::Result<Vec<_>>>()?;
+        let variant = |format: &String| {
+            let mut defines = vec![format!("FORMAT={format}")];
+            defines.extend(entry.defines.iter().cloned());
+            let name = format!("{}_{format}", entry.name);
+            Variant { name, defines, formats: Vec::new(), ..entry.clone() }
+        };
+        Ok(formats.into_iter().flatten().map(variant).collect())
+    }
 }
 
 /// Every shader of the folder, by name.
@@ -94,12 +122,12 @@ fn choose(text: &str, sources: &[String]) -> anyhow::Result<Vec<Variant>> {
     for source in sources {
         if !file.shader.iter().any(|variant| variant.source == *source) {
             let name = source.trim_end_matches(".comp").to_owned();
-            let source = source.clone();
-            let (defines, target) = (Vec::new(), Target::default());
-            add(Variant { name, source, defines, target, inline: false })?;
+            add(Variant { name, source: source.clone(), ..Variant::default() })?;
         }
     }
-    file.shader.into_iter().try_for_each(add)?;
+    for entry in &file.shader {
+        file.shaders(entry)?.into_iter().try_for_each(&mut add)?;
+    }
     Ok(variants.into_values().collect())
 }
 
@@ -125,6 +153,24 @@ mod tests {
         assert_eq!(names, ["matvec_q8_0", "norm"]);
         assert_eq!(variants[0].target, Target::Vulkan13);
         assert_eq!(variants[1].target, Target::Vulkan12);
+    }
+
+    #[test]
+    fn an_entry_with_formats_is_a_shader_for_each() {
+        let text = r#"
+            formats = { float = ["f16"], block = ["q8_0", "q4_k"] }
+            [[shader]]
+            name = "matvec"
+            source = "matvec.comp"
+            formats = ["float", "block"]
+            defines = ["WIDE"]
+        "#;
+        let variants = choose(text, &sources()).unwrap();
+        let names: Vec<_> = variants.iter().map(|variant| variant.name.as_str()).collect();
+        assert_eq!(names, ["matvec_f16", "matvec_q4_k", "matvec_q8_0", "norm"]);
+        assert_eq!(variants[1].defines, ["FORMAT=q4_k", "WIDE"]);
+        let error = choose(&text.replace("\"float\",", "\"none\","), &sources()).unwrap_err();
+        assert!(error.to_string().contains("no formats none"), "{error}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::kernels::matvec::{MatvecLaunch, MatvecShape};
 use crate::kernels::product::{
     Front, Product, ProductInput, ProductOutput, Segment, no_room, subgroup,
 };
-use crate::pack::{Format, Matrix};
+use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -120,20 +120,6 @@ struct Args {
 const LONG_ROW: usize = 1024;
 /// Groups whose workgroups fill a discrete GPU, so that each may take longer.
 const MANY_GROUPS: usize = 20;
-
-/// Returns the shader for a format.
-fn shader(format: Format) -> Shader {
-    Shader(match format {
-        Format::F32 => "experts_f32",
-        Format::F16 => "experts_f16",
-        Format::Bf16 => "experts_bf16",
-        Format::Q8_0 => "experts_q8_0",
-        Format::Q4_0 => "experts_q4_0",
-        Format::Q4K => "experts_q4_k",
-        Format::Q6K => "experts_q6_k",
-        Format::F16Fragments => unreachable!("{} is for products of many rows", format.name()),
-    })
-}
 
 /// Returns the shapes for a kind of device and columns of the matrix, the likeliest first.
 /// Gated products that become fixed point take those with 32 outputs in a tile.
@@ -298,7 +284,7 @@ impl ExpertsLaunch {
         let subgroup = subgroup.ok_or_else(|| no_room(capabilities, &shape, label))?;
         let mut constants = launch.constants(shape, subgroup).list();
         constants.extend([self.shared as u32, u32::from(grouping.is_sorted())]);
-        let shader = shader(matrix.format);
+        let shader = Shader::of_matrix("experts", matrix.format);
         let kernel = gpu.kernel(&KernelKey { shader, constants, subgroup: Some(subgroup) })?;
         let tiles = launch.workgroups(shape, capabilities.groups[0]);
         Ok(Dispatch {
@@ -340,10 +326,8 @@ impl ExpertsLaunch {
 mod tests {
     use super::*;
     use crate::capabilities::presets::{h200, radeon_780m, software};
-    use crate::dispatch::Span;
-    use crate::kernels::handles::Extent;
-    use crate::kernels::operand::{Operand, OperandKind};
-    use crate::pack::PlaneBytes;
+    use crate::kernels::operand::OperandKind;
+    use crate::pack::{Format, PlaneBytes};
 
     /// Each device has a shape for groups of each size, for both products of Gemma 4 26B-A4B.
     #[test]

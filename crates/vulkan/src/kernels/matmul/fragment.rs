@@ -133,7 +133,7 @@ fn layouts(format: Format, rights: u32, is_large: bool) -> &'static [Layout] {
         (Format::Q4_0, ..=4, false) => &[[12, 1, 6], [12, 1, 3], [12, 2, 3], [8, 2, 2]],
         (Format::Q4_0, ..=8, true) => &[[8, 1, 2], [8, 1, 4]],
         (Format::Q4_0, ..=8, false) => &[[8, 1, 4], [8, 1, 2]],
-        (Format::Q8_0 | Format::Q4K | Format::Q6K, ..=4, _) => &[[12, 1, 3], [8, 1, 2]],
+        (_, ..=4, _) if !format.is_float() => &[[12, 1, 3], [8, 1, 2]],
         _ => &[],
     }
 }

@@ -71,17 +71,11 @@ struct Args {
 
 /// Returns the shader of a kernel and a format, or `None` if there is no such kernel.
 fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
-    Some(Shader(match (shape, format) {
-        (MatmulShape::Direct(_), Format::Q8_0) => "experts_direct_q8_0",
-        (MatmulShape::Direct(_), Format::Q4_0) => "experts_direct_q4_0",
-        (MatmulShape::Direct(_), Format::Q4K) => "experts_direct_q4_k",
-        (MatmulShape::Direct(_), Format::Q6K) => "experts_direct_q6_k",
-        (MatmulShape::Matrix(_), Format::Q8_0) => "experts_matrix_q8_0",
-        (MatmulShape::Matrix(_), Format::Q4_0) => "experts_matrix_q4_0",
-        (MatmulShape::Matrix(_), Format::Q4K) => "experts_matrix_q4_k",
-        (MatmulShape::Matrix(_), Format::Q6K) => "experts_matrix_q6_k",
-        _ => return None,
-    }))
+    match shape {
+        MatmulShape::Direct(_) => Shader::of("experts_direct", format),
+        MatmulShape::Matrix(_) => Shader::of("experts_matrix", format),
+        _ => None,
+    }
 }
 
 impl GroupedLaunch<'_> {

@@ -12,6 +12,7 @@ use super::*;
 use crate::capabilities::{DeviceKind, Element};
 use crate::dispatch::Dispatch;
 use crate::kernels::operand::{GROUP, OperandKind, fragment_place};
+use crate::pack::tests::{of_blocks, quantised};
 use crate::pack::{PlanesMut, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
@@ -348,13 +349,11 @@ fn some_matrix_shapes(number: usize) -> Vec<MatmulShape> {
     taken.map(|(_, shape)| shape).collect()
 }
 
-const QUANTISED: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];
-
 /// Returns column counts that a format can have, some of them not whole groups.
 fn columns(format: Format) -> [usize; 3] {
-    match format {
-        Format::Q8_0 | Format::Q4_0 => [288, 416, 160],
-        Format::Q4K | Format::Q6K => [256, 768, 512],
+    match format.dtype().block_elements() {
+        32 => [288, 416, 160],
+        256 => [256, 768, 512],
         _ => [131, 290, 129],
     }
 }
@@ -406,7 +405,7 @@ fn matrix_units_agree_for_q8_0() {
 
 #[test]
 fn matrix_units_agree_for_k_formats() {
-    for (number, format) in [Format::Q4K, Format::Q6K].into_iter().enumerate() {
+    for (number, format) in of_blocks(256).enumerate() {
         check_all(format, &some_matrix_shapes(number + 2), 300);
     }
 }
@@ -424,7 +423,7 @@ fn integer_dot_products_agree() {
         MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32, slices: 1 }),
         MatmulShape::Tile(TileShape { tile: (64, 16), part: (4, 2), step: 64, slices: 1 }),
     ];
-    for format in QUANTISED {
+    for format in quantised() {
         check_all(format, &shapes, 500);
     }
 }
@@ -647,7 +646,7 @@ fn every_target_device_has_shapes() {
         (capabilities.kind, capabilities.subgroup) = (kind, subgroup);
         (capabilities.shared_bytes, capabilities.cooperative) = (shared_bytes, cooperative);
         capabilities.invocations = 1024;
-        for format in QUANTISED {
+        for format in quantised() {
             assert!(MatmulShape::operand_for(&capabilities, format, 1).is_halves());
             for width in [8, 9, 16, 17, 32, 64, 128, 256, 512] {
                 let (matrix, _) = Matrix::at(4096, format, 2 * 21504, 5376).unwrap();

@@ -8,7 +8,8 @@ use super::*;
 use crate::dispatch::Span;
 use crate::kernels::operand::Operand;
 use crate::kernels::product::Segment;
-use crate::pack::tests::{decoded, device_matrix, random_rows};
+use crate::pack::Format;
+use crate::pack::tests::{decoded, device_matrix, of_blocks, random_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, takes, upload};
@@ -129,7 +130,7 @@ pub(crate) fn products(weights: &[f32], inputs: &[f64], columns: usize) -> Vec<(
 /// Returns the size that errors of a K format's product scale with: its two parts may be larger
 /// than their difference.
 pub(crate) fn widened(format: Format, size: f64) -> f64 {
-    if format == Format::Q4K { 4.0 * size } else { size }
+    if format.has_minimum() { 4.0 * size } else { size }
 }
 
 fn shape(local: u32, lanes: u32, rows: u32, unroll: u32, workgroups: u32) -> MatvecShape {
@@ -137,9 +138,9 @@ fn shape(local: u32, lanes: u32, rows: u32, unroll: u32, workgroups: u32) -> Mat
 }
 
 pub(crate) fn columns_of(format: Format) -> &'static [usize] {
-    match format {
-        Format::Q4K | Format::Q6K => &[256, 512, 768, 1280],
-        Format::Q8_0 | Format::Q4_0 => &[32, 96, 160, 1152],
+    match format.dtype().block_elements() {
+        256 => &[256, 512, 768, 1280],
+        32 => &[32, 96, 160, 1152],
         _ => &[20, 131, 160, 516],
     }
 }
@@ -213,38 +214,18 @@ fn check_widths(format: Format) {
 }
 
 #[test]
-fn every_width_of_f32_agrees_with_its_definition() {
-    check_widths(Format::F32);
+fn every_width_of_floats_agrees_with_its_definition() {
+    of_blocks(1).for_each(check_widths);
 }
 
 #[test]
-fn every_width_of_f16_agrees_with_its_definition() {
-    check_widths(Format::F16);
+fn every_width_of_blocks_of_32_agrees_with_its_definition() {
+    of_blocks(32).for_each(check_widths);
 }
 
 #[test]
-fn every_width_of_bf16_agrees_with_its_definition() {
-    check_widths(Format::Bf16);
-}
-
-#[test]
-fn every_width_of_q8_0_agrees_with_its_definition() {
-    check_widths(Format::Q8_0);
-}
-
-#[test]
-fn every_width_of_q4_0_agrees_with_its_definition() {
-    check_widths(Format::Q4_0);
-}
-
-#[test]
-fn every_width_of_q4_k_agrees_with_its_definition() {
-    check_widths(Format::Q4K);
-}
-
-#[test]
-fn every_width_of_q6_k_agrees_with_its_definition() {
-    check_widths(Format::Q6K);
+fn every_width_of_blocks_of_256_agrees_with_its_definition() {
+    of_blocks(256).for_each(check_widths);
 }
 
 /// Returns a row after a norm, and how far each element may be off when it becomes fixed point.
@@ -447,9 +428,7 @@ fn check_fixed(
 
 #[test]
 fn gated_products_agree_with_their_definition() {
-    [Format::F32, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K]
-        .into_iter()
-        .for_each(check_gate);
+    Format::ALL.into_iter().filter(|format| *format != Format::F16).for_each(check_gate);
 }
 
 #[test]
@@ -500,7 +479,7 @@ fn a_norm_before_a_gated_product_agrees_with_its_definition() {
 fn a_broken_row_of_activations_breaks_no_other() {
     let gpu = gpu();
     let (rows, columns, width) = (20, 256, 3);
-    for format in [Format::F16, Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K] {
+    for format in Format::ALL {
         for broken in [f32::NAN, f32::INFINITY] {
             let source = random_rows(format, rows, columns, 5);
             let (matrix, _memory) = device_matrix(&gpu, format, columns, &source);

@@ -8,13 +8,12 @@ use crate::dispatch::Span;
 use crate::kernels::operand::Operand;
 use crate::kernels::product::{ProductInput, Segment};
 use crate::pack::Matrix;
-use crate::pack::tests::{decoded, device_matrix, random_rows};
+use crate::pack::tests::{decoded, device_matrix, quantised, random_rows};
 use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
 const EPSILON: f32 = 1e-6;
 /// The factor on sums.
 const SCALE: f32 = 0.7;
-const FORMATS: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];
 
 fn random(count: usize, seed: u64, size: f32) -> Vec<f32> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -165,9 +164,9 @@ fn check(case: &Case, shape: Option<StreamShape>) {
 #[test]
 fn products_of_every_format_agree_with_their_definition() {
     let mut number = 0..;
-    for format in FORMATS {
-        let all: &[usize] = match format {
-            Format::Q4K | Format::Q6K => &[256, 1280],
+    for format in quantised() {
+        let all: &[usize] = match format.dtype().block_elements() {
+            256 => &[256, 1280],
             _ => &[32, 160, 1152],
         };
         for (at, &columns) in all.iter().enumerate() {
@@ -186,7 +185,7 @@ fn products_of_every_format_agree_with_their_definition() {
 #[test]
 fn interleaved_rows_agree_with_their_definition() {
     let mut number = 0..;
-    for format in FORMATS {
+    for format in quantised() {
         for (columns, rows) in [(256, 128), (1280, 64), (1280, 50), (2304, 192)] {
             for gated in [false, true] {
                 if number.next().is_some_and(|number| takes(number, 3)) {
@@ -201,7 +200,7 @@ fn interleaved_rows_agree_with_their_definition() {
 #[test]
 fn a_product_gates_a_row() {
     let gpu = gpu();
-    for (number, format) in (0..).zip(FORMATS).filter(|&(number, _)| takes(number, 2)) {
+    for (number, format) in (0..).zip(quantised()).filter(|&(number, _)| takes(number, 2)) {
         let (rows, columns, first) = ([33, 256][number % 2], 256, 7);
         let source = random_rows(format, rows, columns, 9);
         let (matrix, _memory) = device_matrix(&gpu, format, columns, &source);
@@ -281,7 +280,7 @@ fn every_shape_of_every_kind_of_device_agrees() {
     shapes.retain(|shape| seen.insert(*shape));
     assert!(shapes.len() >= 8, "{shapes:?}");
     for (number, shape) in shapes.into_iter().enumerate().filter(|&(number, _)| takes(number, 5)) {
-        let format = FORMATS[number % 2];
+        let format = quantised()[number % 2];
         let case = Case {
             format,
             rows: 110,
@@ -325,7 +324,7 @@ fn the_residual_stream_is_updated() {
 #[test]
 fn norms_of_rows_of_any_size_agree_with_their_definition() {
     for (number, size) in [1e-20, 1e-6, 1e6, 1e15].into_iter().enumerate() {
-        let (format, gated) = (FORMATS[number % 4], number % 2 == 1);
+        let (format, gated) = (quantised()[number % 4], number % 2 == 1);
         let case = Case { format, rows: 40, columns: 256, prologue: 1, gated: false, size };
         let (values, _, wanted) = found(&case, None);
         for (row, (&value, &(wanted, all))) in values.iter().zip(&wanted).enumerate() {

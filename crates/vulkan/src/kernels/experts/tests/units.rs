@@ -8,6 +8,7 @@ use crate::kernels::matmul::MatmulShape;
 use crate::kernels::matmul::grouped::GROUP_PLACES;
 use crate::kernels::rows::tests::allocated;
 use crate::pack::Matrix;
+use crate::pack::tests::quantised;
 
 /// How much an output may differ, as a share of the sum of magnitudes.
 const SHARE: f64 = 4e-5;
@@ -194,7 +195,7 @@ impl Units {
 /// Checks plain and gated products of a format, with each size of groups and with experts that have
 /// all entries or none.
 fn check_units(format: Format) {
-    let is_k = matches!(format, Format::Q4K | Format::Q6K);
+    let is_k = format.dtype().block_elements() == 256;
     let columns = if is_k { [256, 768, 512] } else { [96, 704, 160] };
     let cases = [
         // Rows of an expert, experts, used, tokens.
@@ -248,8 +249,7 @@ fn products_of_experts_in_matrices_agree_for_q8_0() {
 
 #[test]
 fn products_of_experts_in_matrices_agree_for_k_formats() {
-    check_units(Format::Q4K);
-    check_units(Format::Q6K);
+    of_blocks(256).for_each(check_units);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn experts_of_real_models_have_shapes_for_matrix_units() {
     let span = Span { address: 4096, bytes: 0 };
     for capabilities in [h200(), radeon_780m(), rtx_4090()] {
         let device = capabilities.kind;
-        for format in [Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K] {
+        for format in quantised() {
             let kind = MatmulShape::operand_for(&capabilities, format, usize::MAX);
             assert!(kind.is_halves());
             for (tokens, places) in [(48, 16), (256, 16), (512, 32), (2048, 32)] {

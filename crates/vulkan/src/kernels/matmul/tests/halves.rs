@@ -108,17 +108,17 @@ fn check_all(shapes: Vec<MatmulShape>, formats: &[Format], seed: u64) {
 
 #[test]
 fn gated_products_give_halves() {
-    check_all(matrix_shapes(), &QUANTISED, 1500);
+    check_all(matrix_shapes(), &quantised(), 1500);
 }
 
 #[test]
 fn gated_fragments_give_halves() {
-    check_all(fragment::shapes_or_notice(), &QUANTISED, 1600);
+    check_all(fragment::shapes_or_notice(), &quantised(), 1600);
 }
 
 #[test]
 fn gated_direct_products_give_halves() {
-    check_all(direct::shapes_or_notice(), &QUANTISED, 1650);
+    check_all(direct::shapes_or_notice(), &quantised(), 1650);
 }
 
 #[test]

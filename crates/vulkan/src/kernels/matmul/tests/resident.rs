@@ -35,16 +35,14 @@ fn resident_activations_agree() {
         return;
     }
     let mut seed = 4000;
-    for format in QUANTISED {
+    for format in quantised() {
         for (at, (groups, [subgroups, own, parts, workgroups])) in LAYOUTS.into_iter().enumerate() {
             let shape = ResidentShape { subgroups, groups: own, parts, workgroups };
-            let missing = match format {
-                Format::Q8_0 | Format::Q4_0 => 32 * (at % 4),
-                _ => 0,
-            };
+            let block = format.dtype().block_elements();
+            let missing = if block == 32 { 32 * (at % 4) } else { 0 };
             let columns = 128 * groups as usize - missing;
             // Rows of K formats are whole blocks of 256.
-            if matches!(format, Format::Q4K | Format::Q6K) && !columns.is_multiple_of(256) {
+            if !columns.is_multiple_of(block) {
                 continue;
             }
             for (width, rows, gated) in [
