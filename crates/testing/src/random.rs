@@ -50,7 +50,7 @@ pub fn sized(random: &mut Random, dtype: DType, ffn: Option<usize>, folder: &Pat
 }
 
 /// Every format that a file may have.
-pub const FORMATS: [DType; 16] = DType::ALL;
+pub const FORMATS: [DType; DType::ALL.len()] = DType::ALL;
 
 /// How large a random model is.
 #[derive(Debug, Clone, Copy)]
@@ -266,18 +266,10 @@ fn random_blocks(
     dtype: DType,
     scale: f32,
 ) -> Tensor {
-    // Where a block has its f16 factors.
-    let factors: &[usize] = match dtype {
-        DType::Iq4Nl | DType::Iq4Xs => &[0],
-        DType::Q5K => &[0, 2],
-        DType::Q2K => &[80, 82],
-        DType::Q3K => &[108],
-        _ => &[],
-    };
     let set = |block: &mut [u8], factor: f32| {
         let mut half = Vec::new();
         blocks::encode(DType::F16, &[factor], &mut half).unwrap();
-        factors.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&half));
+        dtype.halves().iter().for_each(|&at| block[at..at + 2].copy_from_slice(&half));
         if dtype == DType::Mxfp4 {
             block[0] = (127.0 + factor.log2().floor()) as u8;
         }

@@ -2,93 +2,73 @@
 
 use std::fmt;
 
-/// How the elements of a tensor are stored.
-///
-/// The quantised formats are llama.cpp's (ggml's) blocks: a fixed number of elements share their
-/// scales. [`crate::blocks`] describes the layouts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(non_camel_case_types, reason = "the names everyone knows these formats by")]
-pub enum DType {
+use crate::formats::page::Page;
+use crate::formats::{classic, floats, k_high, k_low, k_mid, tables};
+
+macro_rules! formats {
+    ($($(#[doc = $text:literal])* $name:ident: $page:path,)*) => {
+        /// How the elements of a tensor are stored.
+        ///
+        /// The quantised formats are llama.cpp's (ggml's) blocks: a fixed number of elements share
+        /// their scales. The files in `formats` describe the layouts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(non_camel_case_types, reason = "the names everyone knows these formats by")]
+        pub enum DType {
+            $($(#[doc = $text])* $name,)*
+        }
+
+        impl DType {
+            /// Every format, in declaration order.
+            pub const ALL: [Self; [$(Self::$name),*].len()] = [$(Self::$name),*];
+
+            pub(crate) const fn page(self) -> &'static Page {
+                match self {
+                    $(Self::$name => &$page,)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
     /// IEEE single precision.
-    F32,
+    F32: floats::F32,
     /// IEEE half precision.
-    F16,
+    F16: floats::F16,
     /// The upper half of a single-precision number.
-    BF16,
+    BF16: floats::BF16,
     /// 4 bits, symmetric, one scale per 32.
-    Q4_0,
+    Q4_0: classic::Q4_0,
     /// 4 bits with an offset, one scale and one minimum per 32.
-    Q4_1,
+    Q4_1: classic::Q4_1,
     /// 5 bits, symmetric, one scale per 32.
-    Q5_0,
+    Q5_0: classic::Q5_0,
     /// 5 bits with an offset, one scale and one minimum per 32.
-    Q5_1,
+    Q5_1: classic::Q5_1,
     /// 8 bits, symmetric, one scale per 32.
-    Q8_0,
+    Q8_0: classic::Q8_0,
     /// 2 bits, 256 elements in 16 runs with 4-bit scales and minima.
-    Q2K,
+    Q2K: k_low::Q2_K,
     /// 3 bits, 256 elements in 16 runs with 6-bit scales.
-    Q3K,
+    Q3K: k_low::Q3_K,
     /// 4 bits, 256 elements in 8 runs with 6-bit scales and minima.
-    Q4K,
+    Q4K: k_mid::Q4_K,
     /// 5 bits, 256 elements in 8 runs with 6-bit scales and minima.
-    Q5K,
+    Q5K: k_mid::Q5_K,
     /// 6 bits, 256 elements in 16 runs with 8-bit scales.
-    Q6K,
+    Q6K: k_high::Q6_K,
     /// 4 bits into a table of unequal steps, one scale per 32.
-    Iq4Nl,
+    Iq4Nl: tables::IQ4_NL,
     /// 4 bits into a table of unequal steps, 256 elements in 8 runs with 6-bit scales.
-    Iq4Xs,
+    Iq4Xs: tables::IQ4_XS,
     /// 4-bit floats (E2M1) with a power-of-two scale per 32 (OCP Microscaling 1.0).
-    Mxfp4,
+    Mxfp4: tables::MXFP4,
 }
 
 impl DType {
-    /// Every format, in declaration order.
-    pub const ALL: [Self; 16] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q8_0,
-        Self::Q2K,
-        Self::Q3K,
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::Iq4Nl,
-        Self::Iq4Xs,
-        Self::Mxfp4,
-    ];
-
-    /// Returns the name, the ggml type id, the elements per block and the bytes per block.
-    const fn facts(self) -> (&'static str, u32, usize, usize) {
-        match self {
-            Self::F32 => ("F32", 0, 1, 4),
-            Self::F16 => ("F16", 1, 1, 2),
-            Self::BF16 => ("BF16", 30, 1, 2),
-            Self::Q4_0 => ("Q4_0", 2, 32, 18),
-            Self::Q4_1 => ("Q4_1", 3, 32, 20),
-            Self::Q5_0 => ("Q5_0", 6, 32, 22),
-            Self::Q5_1 => ("Q5_1", 7, 32, 24),
-            Self::Q8_0 => ("Q8_0", 8, 32, 34),
-            Self::Q2K => ("Q2_K", 10, 256, 84),
-            Self::Q3K => ("Q3_K", 11, 256, 110),
-            Self::Q4K => ("Q4_K", 12, 256, 144),
-            Self::Q5K => ("Q5_K", 13, 256, 176),
-            Self::Q6K => ("Q6_K", 14, 256, 210),
-            Self::Iq4Nl => ("IQ4_NL", 20, 32, 18),
-            Self::Iq4Xs => ("IQ4_XS", 23, 256, 136),
-            Self::Mxfp4 => ("MXFP4", 39, 32, 17),
-        }
-    }
-
     /// Returns the name as llama.cpp spells it, for example `Q4_K`.
     pub const fn name(self) -> &'static str {
-        self.facts().0
+        self.page().name
     }
 
     /// Returns the format of a name such as `Q4_K` or `q4_k`; case does not matter.
@@ -103,23 +83,41 @@ impl DType {
 
     /// Returns the ggml type id.
     pub const fn ggml_id(self) -> u32 {
-        self.facts().1
+        self.page().ggml_id
+    }
+
+    /// Returns llama.cpp's number for a file that is mostly of this format (`enum llama_ftype`), or
+    /// `None` if trine writes no such files.
+    pub const fn file_type(self) -> Option<u32> {
+        self.page().file_type
+    }
+
+    /// Returns where a block has numbers in half precision, in bytes from its beginning.
+    pub const fn halves(self) -> &'static [usize] {
+        self.page().halves
+    }
+
+    /// Returns the format for rows that are not whole blocks, if there is one of smaller blocks
+    /// with no fewer bits.
+    pub(crate) fn fallback(self) -> Option<Self> {
+        let page = self.page().fallback?;
+        Self::parse(page.name)
     }
 
     /// Returns the number of elements that share one block; 1 for the float formats.
     pub const fn block_elements(self) -> usize {
-        self.facts().2
+        self.page().elements
     }
 
     /// Returns the bytes of one block.
     pub const fn block_bytes(self) -> usize {
-        self.facts().3
+        self.page().bytes
     }
 
     /// Returns the bytes of a row of `columns` elements, or `None` if the row is not whole blocks
     /// or the size overflows.
     pub const fn row_bytes(self, columns: usize) -> Option<usize> {
-        let (_, _, elements, bytes) = self.facts();
+        let Page { elements, bytes, .. } = *self.page();
         if columns.is_multiple_of(elements) {
             (columns / elements).checked_mul(bytes)
         } else {

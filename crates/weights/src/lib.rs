@@ -36,6 +36,7 @@ mod checkpoint;
 mod dtype;
 mod error;
 mod foreign;
+mod formats;
 pub mod gguf;
 mod header;
 mod huggingface;

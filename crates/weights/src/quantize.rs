@@ -14,15 +14,7 @@ pub fn fallback(dtype: DType, columns: usize) -> DType {
     if fits(dtype) {
         return dtype;
     }
-    let smaller = match dtype {
-        DType::Q2K | DType::Q3K => DType::Q4_0,
-        DType::Q4K => DType::Q5_0,
-        DType::Q5K => DType::Q5_1,
-        DType::Q6K => DType::Q8_0,
-        DType::Iq4Xs => DType::Iq4Nl,
-        other => other,
-    };
-    if fits(smaller) { smaller } else { DType::F16 }
+    dtype.fallback().filter(|smaller| fits(*smaller)).unwrap_or(DType::F16)
 }
 
 /// Returns the tensor in `fallback(dtype, columns)`, with its rows converted in parallel. The

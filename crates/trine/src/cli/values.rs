@@ -17,7 +17,10 @@ const TARGETS: [DType; 4] = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
 pub(super) fn parse_target(text: &str) -> Result<DType, String> {
     let found = DType::parse(text).filter(|dtype| TARGETS.contains(dtype));
-    found.ok_or_else(|| "choose Q8_0, Q4_0, Q4_K or Q6_K".to_owned())
+    found.ok_or_else(|| {
+        let [others @ .., last] = TARGETS.map(DType::name);
+        format!("choose {} or {last}", others.join(", "))
+    })
 }
 
 pub(super) fn parse_kv(text: &str) -> Result<KvType, String> {

@@ -79,7 +79,7 @@ fn formats(entries: &mut Entries, dtypes: &[DType], asked: DType) {
     } else {
         dtypes.iter().copied().find(|dtype| dtype.is_quantized())
     };
-    if let Some(file_type) = most.and_then(file_type) {
+    if let Some(file_type) = most.and_then(DType::file_type) {
         entries.insert("general.file_type", Value::U32(file_type));
     }
 }
@@ -91,21 +91,6 @@ fn copied(metadata: &Entries) -> Entries {
         entries.insert(key, value.clone());
     }
     entries
-}
-
-/// Returns llama.cpp's number for a file that is mostly of one format (`enum llama_ftype`).
-fn file_type(dtype: DType) -> Option<u32> {
-    match dtype {
-        DType::F32 => Some(0),
-        DType::F16 => Some(1),
-        DType::Q4_0 => Some(2),
-        DType::Q8_0 => Some(7),
-        DType::Q5_0 => Some(8),
-        DType::Q4K => Some(14),
-        DType::Q6K => Some(18),
-        DType::BF16 => Some(32),
-        _ => None,
-    }
 }
 
 /// Returns the factor by which a norm's weights are multiplied in the new file.

@@ -13,6 +13,82 @@
 //! compiler fused a multiplication with an addition, the sum is taken in double precision.
 
 use super::halves::{half_at, put_half};
+use super::page::{Encoder, HALF_MAX, Page, decode_each, encode_each};
+
+pub(crate) const Q4_0: Page = Page {
+    name: "Q4_0",
+    ggml_id: 2,
+    file_type: Some(2),
+    elements: 32,
+    bytes: 18,
+    halves: &[0],
+    fallback: None,
+    decode: |bytes, out| decode_each(bytes, out, decode_q4_0),
+    encoder: Some(Encoder {
+        magnitude_max: HALF_MAX * 8.0,
+        encode: |input, out| encode_each(input, out, encode_q4_0),
+    }),
+};
+
+pub(crate) const Q4_1: Page = Page {
+    name: "Q4_1",
+    ggml_id: 3,
+    file_type: None,
+    elements: 32,
+    bytes: 20,
+    halves: &[0, 2],
+    fallback: None,
+    decode: |bytes, out| decode_each(bytes, out, decode_q4_1),
+    encoder: Some(Encoder {
+        magnitude_max: HALF_MAX,
+        encode: |input, out| encode_each(input, out, encode_q4_1),
+    }),
+};
+
+pub(crate) const Q5_0: Page = Page {
+    name: "Q5_0",
+    ggml_id: 6,
+    file_type: Some(8),
+    elements: 32,
+    bytes: 22,
+    halves: &[0],
+    fallback: None,
+    decode: |bytes, out| decode_each(bytes, out, decode_q5_0),
+    encoder: Some(Encoder {
+        magnitude_max: HALF_MAX * 16.0,
+        encode: |input, out| encode_each(input, out, encode_q5_0),
+    }),
+};
+
+pub(crate) const Q5_1: Page = Page {
+    name: "Q5_1",
+    ggml_id: 7,
+    file_type: None,
+    elements: 32,
+    bytes: 24,
+    halves: &[0, 2],
+    fallback: None,
+    decode: |bytes, out| decode_each(bytes, out, decode_q5_1),
+    encoder: Some(Encoder {
+        magnitude_max: HALF_MAX,
+        encode: |input, out| encode_each(input, out, encode_q5_1),
+    }),
+};
+
+pub(crate) const Q8_0: Page = Page {
+    name: "Q8_0",
+    ggml_id: 8,
+    file_type: Some(7),
+    elements: 32,
+    bytes: 34,
+    halves: &[0],
+    fallback: None,
+    decode: |bytes, out| decode_each(bytes, out, decode_q8_0),
+    encoder: Some(Encoder {
+        magnitude_max: HALF_MAX * 127.0,
+        encode: |input, out| encode_each(input, out, encode_q8_0),
+    }),
+};
 
 const N: usize = 32;
 
@@ -37,27 +113,27 @@ fn u32_at(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
-pub(super) fn decode_q4_0(block: &[u8; 18], out: &mut [f32; N]) {
+fn decode_q4_0(block: &[u8; 18], out: &mut [f32; N]) {
     let d = half_at(block, 0);
     unpack(&block[2..], 0, out, |q| d * (f32::from(q) - 8.0));
 }
 
-pub(super) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; N]) {
+fn decode_q4_1(block: &[u8; 20], out: &mut [f32; N]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
     unpack(&block[4..], 0, out, |q| d * f32::from(q) + m);
 }
 
-pub(super) fn decode_q5_0(block: &[u8; 22], out: &mut [f32; N]) {
+fn decode_q5_0(block: &[u8; 22], out: &mut [f32; N]) {
     let d = half_at(block, 0);
     unpack(&block[6..], u32_at(block, 2), out, |q| d * (f32::from(q) - 16.0));
 }
 
-pub(super) fn decode_q5_1(block: &[u8; 24], out: &mut [f32; N]) {
+fn decode_q5_1(block: &[u8; 24], out: &mut [f32; N]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
     unpack(&block[8..], u32_at(block, 4), out, |q| d * f32::from(q) + m);
 }
 
-pub(super) fn decode_q8_0(block: &[u8; 34], out: &mut [f32; N]) {
+fn decode_q8_0(block: &[u8; 34], out: &mut [f32; N]) {
     let d = half_at(block, 0);
     for (out, &q) in out.iter_mut().zip(&block[2..]) {
         *out = d * f32::from(q as i8);
@@ -82,13 +158,13 @@ fn symmetric(input: &[f32; N], d: f32, middle: u8) -> [u8; N] {
     input.map(|value| ((f64::from(value) * inverse + shift) as u8).min(2 * middle - 1))
 }
 
-pub(super) fn encode_q4_0(input: &[f32; N], block: &mut [u8; 18]) {
+fn encode_q4_0(input: &[f32; N], block: &mut [u8; 18]) {
     let d = extreme(input) / -8.0;
     put_half(block, 0, d);
     pack(&symmetric(input, d, 8), &mut block[2..]);
 }
 
-pub(super) fn encode_q5_0(input: &[f32; N], block: &mut [u8; 22]) {
+fn encode_q5_0(input: &[f32; N], block: &mut [u8; 22]) {
     let d = extreme(input) / -16.0;
     put_half(block, 0, d);
     let high = pack(&symmetric(input, d, 16), &mut block[6..]);
@@ -104,14 +180,14 @@ fn with_minimum(input: &[f32; N], top: u8) -> (f32, f32, [u8; N]) {
     (d, low, input.map(|value| (((value - low) * inverse + 0.5) as u8).min(top)))
 }
 
-pub(super) fn encode_q4_1(input: &[f32; N], block: &mut [u8; 20]) {
+fn encode_q4_1(input: &[f32; N], block: &mut [u8; 20]) {
     let (d, m, integers) = with_minimum(input, 15);
     put_half(block, 0, d);
     put_half(block, 2, m);
     pack(&integers, &mut block[4..]);
 }
 
-pub(super) fn encode_q5_1(input: &[f32; N], block: &mut [u8; 24]) {
+fn encode_q5_1(input: &[f32; N], block: &mut [u8; 24]) {
     let (d, m, integers) = with_minimum(input, 31);
     put_half(block, 0, d);
     put_half(block, 2, m);
@@ -119,7 +195,7 @@ pub(super) fn encode_q5_1(input: &[f32; N], block: &mut [u8; 24]) {
     block[4..8].copy_from_slice(&high.to_le_bytes());
 }
 
-pub(super) fn encode_q8_0(input: &[f32; N], block: &mut [u8; 34]) {
+fn encode_q8_0(input: &[f32; N], block: &mut [u8; 34]) {
     let d = extreme(input).abs() / 127.0;
     put_half(block, 0, d);
     let inverse = reciprocal(d);

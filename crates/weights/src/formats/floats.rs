@@ -2,19 +2,56 @@
 //!
 //! Encoding rounds to the nearest, ties to even.
 
+use super::page::{Encoder, HALF_MAX, Page};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+pub(crate) const F32: Page = Page {
+    name: "F32",
+    ggml_id: 0,
+    file_type: Some(0),
+    elements: 1,
+    bytes: 4,
+    halves: &[],
+    fallback: None,
+    decode: decode_f32,
+    encoder: Some(Encoder { magnitude_max: f32::MAX, encode: encode_f32 }),
+};
+
+pub(crate) const F16: Page = Page {
+    name: "F16",
+    ggml_id: 1,
+    file_type: Some(1),
+    elements: 1,
+    bytes: 2,
+    halves: &[],
+    fallback: None,
+    decode: decode_f16,
+    encoder: Some(Encoder { magnitude_max: HALF_MAX, encode: encode_f16 }),
+};
+
+pub(crate) const BF16: Page = Page {
+    name: "BF16",
+    ggml_id: 30,
+    file_type: Some(32),
+    elements: 1,
+    bytes: 2,
+    halves: &[],
+    fallback: None,
+    decode: decode_bf16,
+    encoder: Some(Encoder { magnitude_max: 3.389_531_4e38, encode: encode_bf16 }),
+};
 
 /// The number of elements converted at a time: enough to use the processor's vector conversion.
 const BATCH: usize = 64;
 
-pub(super) fn decode_f32(bytes: &[u8], out: &mut [f32]) {
+fn decode_f32(bytes: &[u8], out: &mut [f32]) {
     for (bytes, out) in bytes.as_chunks::<4>().0.iter().zip(out) {
         *out = f32::from_le_bytes(*bytes);
     }
 }
 
-pub(super) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
+fn decode_f16(bytes: &[u8], out: &mut [f32]) {
     // The bytes may be unaligned, so they pass through an aligned buffer.
     let mut batch = [f16::ZERO; BATCH];
     for (bytes, out) in bytes.chunks(BATCH * 2).zip(out.chunks_mut(BATCH)) {
@@ -25,19 +62,19 @@ pub(super) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
+fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
     for (bytes, out) in bytes.as_chunks::<2>().0.iter().zip(out) {
         *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
     }
 }
 
-pub(super) fn encode_f32(input: &[f32], out: &mut [u8]) {
+fn encode_f32(input: &[f32], out: &mut [u8]) {
     for (value, out) in input.iter().zip(out.as_chunks_mut::<4>().0) {
         *out = value.to_le_bytes();
     }
 }
 
-pub(super) fn encode_f16(input: &[f32], out: &mut [u8]) {
+fn encode_f16(input: &[f32], out: &mut [u8]) {
     let mut batch = [f16::ZERO; BATCH];
     for (input, out) in input.chunks(BATCH).zip(out.chunks_mut(BATCH * 2)) {
         batch[..input.len()].convert_from_f32_slice(input);
@@ -47,7 +84,7 @@ pub(super) fn encode_f16(input: &[f32], out: &mut [u8]) {
     }
 }
 
-pub(super) fn encode_bf16(input: &[f32], out: &mut [u8]) {
+fn encode_bf16(input: &[f32], out: &mut [u8]) {
     for (value, out) in input.iter().zip(out.as_chunks_mut::<2>().0) {
         *out = bf16::from_f32(*value).to_le_bytes();
     }

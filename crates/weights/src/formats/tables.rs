@@ -11,6 +11,43 @@
 //! scale's 2^(e - 127).
 
 use super::halves::half_at;
+use super::page::{Page, decode_each};
+
+pub(crate) const IQ4_NL: Page = Page {
+    name: "IQ4_NL",
+    ggml_id: 20,
+    file_type: None,
+    elements: 32,
+    bytes: 18,
+    halves: &[0],
+    fallback: None,
+    decode: |bytes, out| decode_each(bytes, out, decode_iq4_nl),
+    encoder: None,
+};
+
+pub(crate) const IQ4_XS: Page = Page {
+    name: "IQ4_XS",
+    ggml_id: 23,
+    file_type: None,
+    elements: 256,
+    bytes: 136,
+    halves: &[0],
+    fallback: Some(&IQ4_NL),
+    decode: |bytes, out| decode_each(bytes, out, decode_iq4_xs),
+    encoder: None,
+};
+
+pub(crate) const MXFP4: Page = Page {
+    name: "MXFP4",
+    ggml_id: 39,
+    file_type: None,
+    elements: 32,
+    bytes: 17,
+    halves: &[],
+    fallback: None,
+    decode: |bytes, out| decode_each(bytes, out, decode_mxfp4),
+    encoder: None,
+};
 
 /// The levels of IQ4_NL and IQ4_XS.
 const LEVELS: [f32; 16] = [
@@ -31,11 +68,11 @@ fn look_up(nibbles: &[u8], scale: f32, levels: &[f32; 16], out: &mut [f32]) {
     }
 }
 
-pub(super) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
+fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     look_up(&block[2..], half_at(block, 0), &LEVELS, out);
 }
 
-pub(super) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
+fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     let d = half_at(block, 0);
     let high = u16::from_le_bytes([block[2], block[3]]);
     for (run, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -46,7 +83,7 @@ pub(super) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     }
 }
 
-pub(super) fn decode_mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
+fn decode_mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     let exponent = u32::from(block[0]);
     // 2^(e - 128) as bits: normal for e of at least 2, subnormal below.
     let bits = if exponent < 2 { 0x0020_0000 << exponent } else { (exponent - 1) << 23 };

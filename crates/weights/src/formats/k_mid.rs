@@ -11,8 +11,38 @@
 
 use half::f16;
 
+use super::classic::{Q5_0, Q5_1};
 use super::fit::{self, weights};
 use super::halves::{half_at, put_half};
+use super::page::{Encoder, HALF_MAX, Page, decode_each, encode_each};
+
+pub(crate) const Q4_K: Page = Page {
+    name: "Q4_K",
+    ggml_id: 12,
+    file_type: Some(14),
+    elements: 256,
+    bytes: 144,
+    halves: &[0, 2],
+    fallback: Some(&Q5_0),
+    decode: |bytes, out| decode_each(bytes, out, decode_q4_k),
+    encoder: Some(Encoder {
+        // The fitted minimum may exceed the smallest element a little: half of what 63 steps reach.
+        magnitude_max: HALF_MAX * 32.0,
+        encode: |input, out| encode_each(input, out, encode_q4_k),
+    }),
+};
+
+pub(crate) const Q5_K: Page = Page {
+    name: "Q5_K",
+    ggml_id: 13,
+    file_type: None,
+    elements: 256,
+    bytes: 176,
+    halves: &[0, 2],
+    fallback: Some(&Q5_1),
+    decode: |bytes, out| decode_each(bytes, out, decode_q5_k),
+    encoder: None,
+};
 
 /// Returns the scale and minimum of run `j`.
 fn scale_and_minimum(b: &[u8], j: usize) -> (u8, u8) {
@@ -34,11 +64,11 @@ fn put_scale_and_minimum(b: &mut [u8], j: usize, scale: u8, minimum: u8) {
     }
 }
 
-pub(super) fn decode_q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
+fn decode_q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     decode_runs(block, &[0; 32], &block[16..], out);
 }
 
-pub(super) fn decode_q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
+fn decode_q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     decode_runs(block, &block[16..48], &block[48..], out);
 }
 
@@ -69,7 +99,7 @@ struct Choice {
 /// Encodes a block. Each run is fitted separately. Then the 8 scales and minima are rounded to 6
 /// bits under common factors, the integers are chosen again for the rounded ones, and the factors
 /// are fitted again to those, as long as that lowers the weighted error.
-pub(super) fn encode_q4_k(input: &[f32; 256], block: &mut [u8; 144]) {
+fn encode_q4_k(input: &[f32; 256], block: &mut [u8; 144]) {
     let magnitude = input.iter().fold(0.0_f32, |kept, value| kept.max(value.abs()));
     if magnitude < fit::TINY {
         block.fill(0);

@@ -7,10 +7,28 @@
 
 use half::f16;
 
+use super::classic::Q8_0;
 use super::fit::{self, weights};
 use super::halves::{half_at, put_half};
+use super::page::{Encoder, HALF_MAX, Page, decode_each, encode_each};
 
-pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
+pub(crate) const Q6_K: Page = Page {
+    name: "Q6_K",
+    ggml_id: 14,
+    file_type: Some(18),
+    elements: 256,
+    bytes: 210,
+    halves: &[208],
+    fallback: Some(&Q8_0),
+    decode: |bytes, out| decode_each(bytes, out, decode_q6_k),
+    encoder: Some(Encoder {
+        // The fitted minimum may exceed the smallest element a little: half of what 63 steps reach.
+        magnitude_max: HALF_MAX * 32.0,
+        encode: |input, out| encode_each(input, out, encode_q6_k),
+    }),
+};
+
+fn decode_q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let (low, rest) = block.split_at(128);
     let (high, rest) = rest.split_at(64);
     let (scales, half) = rest.split_at(16);
@@ -45,7 +63,7 @@ struct Choice {
 /// Encodes a block. Each run is fitted separately. Then the 16 scales are rounded to 8 bits under a
 /// common factor, the integers are chosen again, and the factor is fitted again, as long as that
 /// lowers the weighted error.
-pub(super) fn encode_q6_k(input: &[f32; 256], block: &mut [u8; 210]) {
+fn encode_q6_k(input: &[f32; 256], block: &mut [u8; 210]) {
     let magnitude = input.iter().fold(0.0_f32, |kept, value| kept.max(value.abs()));
     if magnitude < fit::TINY {
         block.fill(0);

@@ -9,9 +9,35 @@
 //!
 //! In both, each 32 bytes of 2-bit integers are 128 elements: four layers of 32, lowest bits first.
 
+use super::classic::Q4_0;
 use super::halves::half_at;
+use super::page::{Page, decode_each};
 
-pub(super) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
+pub(crate) const Q2_K: Page = Page {
+    name: "Q2_K",
+    ggml_id: 10,
+    file_type: None,
+    elements: 256,
+    bytes: 84,
+    halves: &[80, 82],
+    fallback: Some(&Q4_0),
+    decode: |bytes, out| decode_each(bytes, out, decode_q2_k),
+    encoder: None,
+};
+
+pub(crate) const Q3_K: Page = Page {
+    name: "Q3_K",
+    ggml_id: 11,
+    file_type: None,
+    elements: 256,
+    bytes: 110,
+    halves: &[108],
+    fallback: Some(&Q4_0),
+    decode: |bytes, out| decode_each(bytes, out, decode_q3_k),
+    encoder: None,
+};
+
+fn decode_q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let (scales, rest) = block.split_at(16);
     let (quants, halves) = rest.split_at(64);
     let (d, d_min) = (half_at(halves, 0), half_at(halves, 2));
@@ -25,7 +51,7 @@ pub(super) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     }
 }
 
-pub(super) fn decode_q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
+fn decode_q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let (high, rest) = block.split_at(32);
     let (quants, rest) = rest.split_at(64);
     let (scales, half) = rest.split_at(12);
