@@ -23,12 +23,15 @@
 mod drive;
 #[allow(unsafe_code, reason = "reads panels through raw pointers, see `simd`")]
 mod format;
+#[allow(unsafe_code, reason = "decoders for the interface of `simd`")]
+mod formats;
 #[allow(unsafe_code, reason = "tiles over raw pointers, see `simd`")]
 mod kernel;
 mod layout;
 #[allow(unsafe_code, reason = "reserves memory from the system")]
 mod memory;
 mod pack;
+mod panel;
 #[allow(unsafe_code, reason = "the interface of the instruction sets is unsafe")]
 mod simd;
 #[allow(unsafe_code, reason = "tiles over raw pointers, see `simd`")]
@@ -244,12 +247,8 @@ impl PackedMatrix {
         }
         let (rows, columns, dtype) = (tensor.rows(), tensor.columns(), tensor.dtype());
         let name = || tensor.name().to_owned();
-        let layout = Layout::new(dtype, rows, columns, isa).ok_or_else(|| PackError::TooLarge {
-            name: name(),
-            dtype,
-            rows,
-            columns,
-        })?;
+        let layout = formats::layout(dtype, rows, columns, isa)
+            .ok_or_else(|| PackError::TooLarge { name: name(), dtype, rows, columns })?;
         let bytes = layout.panels() * layout.panel_bytes;
         let mut storage = AlignedBytes::zeroed(bytes)
             .ok_or_else(|| PackError::OutOfMemory { name: name(), bytes })?;
@@ -278,7 +277,8 @@ impl PackedMatrix {
 
     /// Returns the bytes of a packed matrix; `None` if it cannot be packed.
     pub fn packed_bytes(dtype: DType, rows: usize, columns: usize, isa: Isa) -> Option<usize> {
-        Layout::new(dtype, rows, columns, isa).map(|layout| layout.panels() * layout.panel_bytes)
+        formats::layout(dtype, rows, columns, isa)
+            .map(|layout| layout.panels() * layout.panel_bytes)
     }
 
     /// The number of outputs per column.
@@ -496,16 +496,16 @@ impl PackedMatrix {
         unsafe {
             match self.isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => run_quantized::<avx2::Avx2>(job),
+                Isa::Avx2 => formats::run::<avx2::Avx2>(job),
                 #[cfg(target_arch = "x86_64")]
-                Isa::AvxVnni => run_quantized::<avx_vnni::AvxVnni>(job),
+                Isa::AvxVnni => formats::run::<avx_vnni::AvxVnni>(job),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Vnni => run_quantized::<avx512::Avx512>(job),
+                Isa::Avx512Vnni => formats::run::<avx512::Avx512>(job),
                 #[cfg(target_arch = "aarch64")]
-                Isa::Neon => run_quantized::<neon::Neon<false>>(job),
+                Isa::Neon => formats::run::<neon::Neon<false>>(job),
                 #[cfg(target_arch = "aarch64")]
-                Isa::NeonDot => run_quantized::<neon::Neon<true>>(job),
-                _ => run_quantized::<scalar::Scalar>(job),
+                Isa::NeonDot => formats::run::<neon::Neon<true>>(job),
+                _ => formats::run::<scalar::Scalar>(job),
             }
         }
     }
@@ -534,31 +534,6 @@ fn last_element(count: usize, stride: usize, length: usize) -> Option<usize> {
     match count.checked_sub(1) {
         None => Some(0),
         Some(last) => last.checked_mul(stride)?.checked_add(length),
-    }
-}
-
-/// # Safety
-/// Same as [`drive::run_fused`].
-#[allow(unsafe_code, reason = "calls the kernels")]
-unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match job.layout.dtype {
-            DType::Q4_0 => drive::run_cheap::<S, format::Q4_0>(job),
-            DType::Q8_0 => drive::run_cheap::<S, format::Q8_0>(job),
-            DType::Q4_1 => drive::run_costly::<S, format::Q4_1>(job),
-            DType::Q5_0 => drive::run_costly::<S, format::Q5_0>(job),
-            DType::Q5_1 => drive::run_costly::<S, format::Q5_1>(job),
-            DType::Q2K => drive::run_costly::<S, format::Q2K>(job),
-            DType::Q3K => drive::run_costly::<S, format::Q3K>(job),
-            DType::Q4K => drive::run_costly::<S, format::Q4K>(job),
-            DType::Q5K => drive::run_costly::<S, format::Q5K>(job),
-            DType::Q6K => drive::run_costly::<S, format::Q6K>(job),
-            DType::Iq4Nl => drive::run_costly::<S, format::Iq4Nl>(job),
-            DType::Iq4Xs => drive::run_costly::<S, format::Iq4Xs>(job),
-            DType::Mxfp4 => drive::run_costly::<S, format::Mxfp4>(job),
-            DType::F32 | DType::F16 | DType::BF16 => unreachable!("not quantised"),
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! The weight formats as the kernels see them: how a block of a panel becomes codes and scales.
 
-use super::pack::{IQ4_VALUES, MXFP4_VALUES, mxfp4_scale};
 use super::simd::{Element, Format, Kind, Scales, Simd};
 use super::tile::Block;
 
@@ -23,7 +22,7 @@ element!(Brain, 2, load_bf16);
 
 /// Returns quad `quad` from the nibbles of a block.
 #[inline(always)]
-unsafe fn nibble<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
+pub(super) unsafe fn nibble<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
     // SAFETY: a block has four vectors in this section.
     unsafe {
         let start = block.layout.nibbles + (block.index * 4 + quad % 4) * 4 * S::ROWS;
@@ -34,7 +33,7 @@ unsafe fn nibble<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
 
 /// Returns the bit plane of a block for quad `quad`, moved to bit `position`.
 #[inline(always)]
-unsafe fn bit<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
+pub(super) unsafe fn bit<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
     // SAFETY: a block has one vector in this section.
     unsafe {
         let plane = S::load(block.panel.add(block.layout.bits + block.index * 4 * S::ROWS));
@@ -44,7 +43,7 @@ unsafe fn bit<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Byt
 
 /// Returns the two-bit plane of a block for quad `quad`, moved to bit `position`.
 #[inline(always)]
-unsafe fn pair<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
+pub(super) unsafe fn pair<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
     // SAFETY: a block has two vectors in this section.
     unsafe {
         let start = block.layout.pairs + (block.index * 2 + quad / 4) * 4 * S::ROWS;
@@ -55,7 +54,7 @@ unsafe fn pair<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::By
 
 /// Shifts so that bit `from` becomes bit `to`.
 #[inline(always)]
-unsafe fn moved<S: Simd>(plane: S::Bytes, from: usize, to: usize) -> S::Bytes {
+pub(super) unsafe fn moved<S: Simd>(plane: S::Bytes, from: usize, to: usize) -> S::Bytes {
     // SAFETY: the caller's promise.
     unsafe {
         if from < to {
@@ -68,35 +67,40 @@ unsafe fn moved<S: Simd>(plane: S::Bytes, from: usize, to: usize) -> S::Bytes {
 
 /// Returns the codes of five-bit formats.
 #[inline(always)]
-unsafe fn five_bits<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
+pub(super) unsafe fn five_bits<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
     // SAFETY: the caller's promise.
     unsafe { S::or(nibble::<S>(block, quad), bit::<S>(block, quad, 4)) }
 }
 
 /// Reads one f16 per row and block.
 #[inline(always)]
-unsafe fn inner<S: Simd>(section: usize, block: Block<'_>) -> S::Floats {
+pub(super) unsafe fn inner<S: Simd>(section: usize, block: Block<'_>) -> S::Floats {
     // SAFETY: a section of one f16 per row and block.
     unsafe { S::load_f16(block.panel.add(section + block.index * 2 * S::ROWS)) }
 }
 
 /// Reads one f16 per row and 256 elements.
 #[inline(always)]
-unsafe fn outer<S: Simd>(section: usize, block: Block<'_>) -> S::Floats {
+pub(super) unsafe fn outer<S: Simd>(section: usize, block: Block<'_>) -> S::Floats {
     // SAFETY: a section of one f16 per row and eight blocks.
     unsafe { S::load_f16(block.panel.add(section + block.index / 8 * 2 * S::ROWS)) }
 }
 
 /// Returns the start of a block in a section of `count` bytes per row and block.
 #[inline(always)]
-unsafe fn small(section: usize, count: usize, block: Block<'_>, rows: usize) -> *const u8 {
+pub(super) unsafe fn small(
+    section: usize,
+    count: usize,
+    block: Block<'_>,
+    rows: usize,
+) -> *const u8 {
     // SAFETY: the caller names a section of the format.
     unsafe { block.panel.add(section + block.index * count * rows) }
 }
 
 /// Makes scales of one scale and one minimum per row.
 #[inline(always)]
-unsafe fn whole<S: Simd>(scale: S::Floats, minimum: S::Floats) -> Scales<S> {
+pub(super) unsafe fn whole<S: Simd>(scale: S::Floats, minimum: S::Floats) -> Scales<S> {
     // SAFETY: the caller's promise.
     let zero = unsafe { S::zero() };
     Scales { scale: [scale, zero], minimum: [minimum, zero] }
@@ -104,30 +108,14 @@ unsafe fn whole<S: Simd>(scale: S::Floats, minimum: S::Floats) -> Scales<S> {
 
 /// Makes scales of one scale per row and a minimum of `factor` times it.
 #[inline(always)]
-unsafe fn offset<S: Simd>(scale: S::Floats, factor: f32) -> Scales<S> {
+pub(super) unsafe fn offset<S: Simd>(scale: S::Floats, factor: f32) -> Scales<S> {
     // SAFETY: the caller's promise.
     unsafe { whole::<S>(scale, S::multiply(scale, S::splat(factor))) }
 }
 
-/// Scales of Q4_K and Q5_K: two f16 per 256 times two bytes per 32.
-#[inline(always)]
-unsafe fn k_scales<S: Simd>(block: Block<'_>) -> Scales<S> {
-    // SAFETY: the sections of these formats.
-    unsafe {
-        let layout = block.layout;
-        let scale = S::load_u8(small(layout.scales, 1, block, S::ROWS), 0, 63);
-        let minimum = S::load_u8(small(layout.minimums, 1, block, S::ROWS), 0, 63);
-        let minimum = S::multiply(minimum, S::splat(-1.0));
-        whole::<S>(
-            S::multiply(outer::<S>(layout.super_scales, block), scale),
-            S::multiply(outer::<S>(layout.super_minimums, block), minimum),
-        )
-    }
-}
-
 /// Scales of Q6_K and Q3_K: an f16 per 256 times a signed byte per 16, and an offset.
 #[inline(always)]
-unsafe fn k_halves<S: Simd>(factor: f32, block: Block<'_>) -> Scales<S> {
+pub(super) unsafe fn k_halves<S: Simd>(factor: f32, block: Block<'_>) -> Scales<S> {
     // SAFETY: the sections of these formats.
     unsafe {
         let outer = outer::<S>(block.layout.super_scales, block);
@@ -142,47 +130,10 @@ unsafe fn k_halves<S: Simd>(factor: f32, block: Block<'_>) -> Scales<S> {
     }
 }
 
-/// Scales of Q2_K: two f16 per 256 times two nibbles per 16.
-#[inline(always)]
-unsafe fn q2k_scales<S: Simd>(block: Block<'_>) -> Scales<S> {
-    // SAFETY: the sections of the format.
-    unsafe {
-        let scale = outer::<S>(block.layout.super_scales, block);
-        let minimum = outer::<S>(block.layout.super_minimums, block);
-        let minimum = S::multiply(minimum, S::splat(-1.0));
-        let first = small(block.layout.scales, 2, block, S::ROWS);
-        let second = first.add(S::ROWS);
-        Scales {
-            scale: [
-                S::multiply(scale, S::load_u8(first, 0, 15)),
-                S::multiply(scale, S::load_u8(second, 0, 15)),
-            ],
-            minimum: [
-                S::multiply(minimum, S::load_u8(first, 4, 15)),
-                S::multiply(minimum, S::load_u8(second, 4, 15)),
-            ],
-        }
-    }
-}
-
-/// Scales of MXFP4: an exponent per 32.
-#[inline(always)]
-unsafe fn mxfp4_scales<S: Simd>(block: Block<'_>) -> Scales<S> {
-    // SAFETY: the sections of the format.
-    unsafe {
-        let exponents = small(block.layout.scales, 1, block, S::ROWS);
-        let mut scales = [0.0_f32; 16];
-        for (row, scale) in scales.iter_mut().enumerate().take(S::ROWS) {
-            *scale = mxfp4_scale(*exponents.add(row));
-        }
-        whole::<S>(S::load_f32(scales.as_ptr().cast()), S::zero())
-    }
-}
-
 /// Defines a format from two expressions: codes of a quad, scales of a block.
-macro_rules! format {
+macro_rules! simd_format {
     ($name:ident, $kind:expr, $simd:ident, |$block:ident, $quad:ident| $code:expr, $scales:expr) => {
-        pub(super) struct $name;
+        pub(in crate::matmul) struct $name;
         impl Format for $name {
             const KIND: Kind = $kind;
             #[inline(always)]
@@ -199,79 +150,7 @@ macro_rules! format {
     };
 }
 
-format!(
-    Q4_0,
-    Kind::Offset,
-    S,
-    |block, quad| nibble::<S>(block, quad),
-    offset::<S>(inner::<S>(block.layout.scales, block), -8.0)
-);
-format!(
-    Q4_1,
-    Kind::Minimum(8),
-    S,
-    |block, quad| nibble::<S>(block, quad),
-    whole::<S>(inner::<S>(block.layout.scales, block), inner::<S>(block.layout.minimums, block))
-);
-format!(
-    Q5_0,
-    Kind::Minimum(4),
-    S,
-    |block, quad| five_bits::<S>(block, quad),
-    offset::<S>(inner::<S>(block.layout.scales, block), -16.0)
-);
-format!(
-    Q5_1,
-    Kind::Minimum(4),
-    S,
-    |block, quad| five_bits::<S>(block, quad),
-    whole::<S>(inner::<S>(block.layout.scales, block), inner::<S>(block.layout.minimums, block))
-);
-format!(
-    Q8_0,
-    Kind::Signed,
-    S,
-    |block, quad| {
-        let start = block.layout.bytes + (block.index * 8 + quad) * 4 * S::ROWS;
-        S::load(block.panel.add(start))
-    },
-    whole::<S>(inner::<S>(block.layout.scales, block), S::zero())
-);
-format!(Q4K, Kind::Minimum(8), S, |block, quad| nibble::<S>(block, quad), k_scales::<S>(block));
-format!(Q5K, Kind::Minimum(4), S, |block, quad| five_bits::<S>(block, quad), k_scales::<S>(block));
-format!(
-    Q6K,
-    Kind::Halves(2),
-    S,
-    |block, quad| S::or(nibble::<S>(block, quad), pair::<S>(block, quad, 4)),
-    k_halves::<S>(-32.0, block)
-);
-format!(
-    Q3K,
-    Kind::Halves(4),
-    S,
-    |block, quad| S::or(pair::<S>(block, quad, 0), bit::<S>(block, quad, 2)),
-    k_halves::<S>(-4.0, block)
-);
-format!(Q2K, Kind::Halves(4), S, |block, quad| pair::<S>(block, quad, 0), q2k_scales::<S>(block));
-format!(
-    Iq4Nl,
-    Kind::Signed,
-    S,
-    |block, quad| S::lookup(nibble::<S>(block, quad), &IQ4_VALUES),
-    whole::<S>(inner::<S>(block.layout.scales, block), S::zero())
-);
-format!(Iq4Xs, Kind::Signed, S, |block, quad| S::lookup(nibble::<S>(block, quad), &IQ4_VALUES), {
-    let run = S::load_i8(small(block.layout.scales, 1, block, S::ROWS));
-    whole::<S>(S::multiply(outer::<S>(block.layout.super_scales, block), run), S::zero())
-});
-format!(
-    Mxfp4,
-    Kind::Signed,
-    S,
-    |block, quad| S::lookup(nibble::<S>(block, quad), &MXFP4_VALUES),
-    mxfp4_scales::<S>(block)
-);
+pub(super) use simd_format;
 
 /// Blocks unpacked into scratch: 32 bytes of codes per row, then two scales and two minimums per
 /// row as f32. `KIND` is the index of the format's [`Kind`] in [`PLAIN_KINDS`].

@@ -50,39 +50,34 @@ pub(super) struct Layout {
 }
 
 /// Bytes per row of each section, per block of 32 (`super_*`: per 256).
-#[derive(Default)]
-struct Sections {
-    scales: usize,
-    minimums: usize,
-    super_scales: usize,
-    super_minimums: usize,
-    nibbles: usize,
-    pairs: usize,
-    bits: usize,
-    bytes: usize,
+#[derive(Clone, Copy)]
+pub(super) struct Sections {
+    pub(super) scales: usize,
+    pub(super) minimums: usize,
+    pub(super) super_scales: usize,
+    pub(super) super_minimums: usize,
+    pub(super) nibbles: usize,
+    pub(super) pairs: usize,
+    pub(super) bits: usize,
+    pub(super) bytes: usize,
 }
 
-fn sections(dtype: DType) -> Sections {
-    let none = Sections::default();
-    let half = Sections { scales: 2, ..Sections::default() };
-    let whole = Sections { super_scales: 2, ..Sections::default() };
-    match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => none,
-        DType::Q4_0 | DType::Iq4Nl => Sections { nibbles: 16, ..half },
-        DType::Q4_1 => Sections { minimums: 2, nibbles: 16, ..half },
-        DType::Q5_0 => Sections { nibbles: 16, bits: 4, ..half },
-        DType::Q5_1 => Sections { minimums: 2, nibbles: 16, bits: 4, ..half },
-        DType::Q8_0 => Sections { bytes: 32, ..half },
-        DType::Q2K => Sections { super_minimums: 2, scales: 2, pairs: 8, ..whole },
-        DType::Q3K => Sections { scales: 2, pairs: 8, bits: 4, ..whole },
-        DType::Q4K => Sections { super_minimums: 2, scales: 1, minimums: 1, nibbles: 16, ..whole },
-        DType::Q5K => {
-            Sections { super_minimums: 2, scales: 1, minimums: 1, nibbles: 16, bits: 4, ..whole }
-        }
-        DType::Q6K => Sections { scales: 2, nibbles: 16, pairs: 8, ..whole },
-        DType::Iq4Xs => Sections { scales: 1, nibbles: 16, ..whole },
-        DType::Mxfp4 => Sections { scales: 1, nibbles: 16, ..none },
-    }
+impl Sections {
+    /// None at all, as in a float matrix.
+    pub(super) const NONE: Self = Self {
+        scales: 0,
+        minimums: 0,
+        super_scales: 0,
+        super_minimums: 0,
+        nibbles: 0,
+        pairs: 0,
+        bits: 0,
+        bytes: 0,
+    };
+    /// An f16 for each block.
+    pub(super) const SCALES: Self = Self { scales: 2, ..Self::NONE };
+    /// An f16 for each 256 elements.
+    pub(super) const SUPERS: Self = Self { super_scales: 2, ..Self::NONE };
 }
 
 /// Returns the number of rows of an integer panel: the number of 32-bit sums that fill a register.
@@ -96,8 +91,15 @@ pub(super) fn integer_rows(isa: Isa) -> usize {
 }
 
 impl Layout {
-    /// Returns the layout of a matrix; `None` if its size overflows or a row is not whole blocks.
-    pub(super) fn new(dtype: DType, rows: usize, columns: usize, isa: Isa) -> Option<Self> {
+    /// Returns the layout of a matrix of a format with these sections; `None` if its size overflows
+    /// or a row is not whole blocks.
+    pub(super) fn new(
+        dtype: DType,
+        sections: &Sections,
+        rows: usize,
+        columns: usize,
+        isa: Isa,
+    ) -> Option<Self> {
         let row_bytes = dtype.row_bytes(columns)?;
         let float = !dtype.is_quantized();
         let mut layout = Layout {
@@ -119,7 +121,7 @@ impl Layout {
         if float {
             layout.panel_bytes = row_bytes.checked_mul(FLOAT_ROWS)?;
         } else {
-            layout.place(&sections(dtype))?;
+            layout.place(sections)?;
         }
         layout.panel_bytes = layout.panel_bytes.checked_next_multiple_of(ALIGNMENT)?;
         layout.panels().checked_mul(layout.panel_bytes)?;
@@ -155,30 +157,5 @@ impl Layout {
     /// The number of rows of `panel` that exist.
     pub(super) fn rows_in(&self, panel: usize) -> usize {
         (self.rows - panel * self.rows_per_panel).min(self.rows_per_panel)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packing_grows_no_format_by_more_than_a_tenth() {
-        for dtype in DType::ALL {
-            for isa in [Isa::Avx2, Isa::Avx512Vnni] {
-                let layout = Layout::new(dtype, 1024, 2560, isa).unwrap();
-                let packed = layout.panels() * layout.panel_bytes;
-                let file = 1024 * dtype.row_bytes(2560).unwrap();
-                assert!(packed <= file + file / 10, "{dtype} {isa:?}: {packed} from {file}");
-                assert!(packed >= file, "{dtype} {isa:?}: {packed} from {file}");
-            }
-        }
-    }
-
-    #[test]
-    fn impossible_sizes_are_refused() {
-        assert!(Layout::new(DType::Q4_0, usize::MAX / 2, 1 << 20, Isa::Avx2).is_none());
-        assert!(Layout::new(DType::Q4_0, 8, 33, Isa::Avx2).is_none());
-        assert!(Layout::new(DType::F32, usize::MAX / 4, 1 << 20, Isa::Scalar).is_none());
     }
 }

@@ -8,18 +8,6 @@ use trine_weights::{DType, Tensor, blocks};
 use super::*;
 use crate::quantize::quantize_rows;
 
-/// The offsets of the f16 numbers of a block.
-fn half_offsets(dtype: DType) -> &'static [usize] {
-    match dtype {
-        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::Iq4Nl | DType::Iq4Xs => &[0],
-        DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
-        DType::Q2K => &[80, 82],
-        DType::Q3K => &[108],
-        DType::Q6K => &[208],
-        _ => &[],
-    }
-}
-
 /// What the codes of a random tensor look like.
 #[derive(Clone, Copy, PartialEq)]
 enum Fill {
@@ -48,7 +36,7 @@ fn tensor(
             DType::BF16 => block.copy_from_slice(&half::bf16::from_f32(number - 0.5).to_le_bytes()),
             DType::Mxfp4 => block[0] = random.random_range(118..130),
             _ => {
-                for &offset in half_offsets(dtype) {
+                for &offset in dtype.halves() {
                     let sign = if random.random() { 1.0 } else { -1.0 };
                     let number = f16::from_f32(sign * random.random_range(0.01_f32..1.0));
                     block[offset..offset + 2].copy_from_slice(&number.to_le_bytes());

@@ -8,8 +8,10 @@ use trine_weights::DType;
 fn layouts() -> impl Iterator<Item = Layout> {
     [DType::Q4_0, DType::Q8_0, DType::Q4K, DType::Q6K].into_iter().flat_map(|dtype| {
         [1536, 6912, 21504].into_iter().flat_map(move |columns| {
-            [Isa::Avx2, Isa::Avx512Vnni]
-                .map(|isa| Layout::new(dtype, 64, columns, isa).expect("a layout of this size"))
+            [Isa::Avx2, Isa::Avx512Vnni].map(|isa| {
+                super::super::formats::layout(dtype, 64, columns, isa)
+                    .expect("a layout of this size")
+            })
         })
     })
 }
@@ -61,7 +63,7 @@ fn a_pair_prefetches_itself_and_then_the_next_pair() {
 
 #[cfg(target_arch = "x86_64")]
 mod pairs {
-    use super::super::super::{PackedMatrix, Scratch, avx_vnni, avx2, avx512, format};
+    use super::super::super::{PackedMatrix, Scratch, avx_vnni, avx2, avx512, formats};
     use super::*;
     use crate::quantize::{QuantizedRows, quantize_rows};
     use trine_weights::Tensor;
@@ -116,11 +118,11 @@ mod pairs {
 
     #[test]
     fn two_panels_give_the_bits_of_one() {
-        compare::<avx2::Avx2, format::Q4_0>(Isa::Avx2, DType::Q4_0);
-        compare::<avx2::Avx2, format::Q8_0>(Isa::Avx2, DType::Q8_0);
-        compare::<avx_vnni::AvxVnni, format::Q4_0>(Isa::AvxVnni, DType::Q4_0);
-        compare::<avx_vnni::AvxVnni, format::Q8_0>(Isa::AvxVnni, DType::Q8_0);
-        compare::<avx512::Avx512, format::Q4_0>(Isa::Avx512Vnni, DType::Q4_0);
-        compare::<avx512::Avx512, format::Q8_0>(Isa::Avx512Vnni, DType::Q8_0);
+        compare::<avx2::Avx2, formats::classic::Q4_0>(Isa::Avx2, DType::Q4_0);
+        compare::<avx2::Avx2, formats::classic::Q8_0>(Isa::Avx2, DType::Q8_0);
+        compare::<avx_vnni::AvxVnni, formats::classic::Q4_0>(Isa::AvxVnni, DType::Q4_0);
+        compare::<avx_vnni::AvxVnni, formats::classic::Q8_0>(Isa::AvxVnni, DType::Q8_0);
+        compare::<avx512::Avx512, formats::classic::Q4_0>(Isa::Avx512Vnni, DType::Q4_0);
+        compare::<avx512::Avx512, formats::classic::Q8_0>(Isa::Avx512Vnni, DType::Q8_0);
     }
 }
