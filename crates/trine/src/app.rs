@@ -10,7 +10,7 @@ use clap::FromArgMatches;
 use crate::cli::{self, Cli, Command};
 use crate::commands;
 use crate::failure::{at_address, exit_code, message, output_error, usage};
-use crate::settings::{self, Settings};
+use crate::settings::Settings;
 #[cfg(unix)]
 use crate::signals;
 use crate::{allocator, driver_cache, habits, interrupt, log, output, screen, terminal, traces};
@@ -45,11 +45,11 @@ pub(crate) fn main() -> ExitCode {
                 return tell(&told);
             }
         };
-        match (settings, &cli.command) {
-            (Ok(settings), _) => settings::set(settings),
-            (Err(_), Command::Completions(_)) => {}
+        let settings = match (settings, &cli.command) {
+            (Ok(settings), _) => settings,
+            (Err(_), Command::Completions(_)) => Settings::default(),
             (Err(error), _) => return Err(error),
-        }
+        };
         let collector = match &cli.command {
             Command::Serve(args) => traces::collector(args.otlp_endpoint.as_ref())?,
             _ => None,
@@ -65,7 +65,7 @@ pub(crate) fn main() -> ExitCode {
         interrupt::install();
         #[cfg(unix)]
         signals::let_long_files_fail();
-        run(cli).map(|()| ExitCode::SUCCESS)
+        run(cli, &settings).map(|()| ExitCode::SUCCESS)
     }));
     match outcome {
         Ok(Ok(code)) => code,
@@ -102,7 +102,7 @@ fn tell(told: &clap::Error) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(mut cli: Cli) -> Result<()> {
+fn run(mut cli: Cli, set: &Settings) -> Result<()> {
     let early = std::mem::take(&mut cli.placement);
     match cli.command.placement_mut() {
         (_, Some(placement)) => placement.or(early),
@@ -116,28 +116,28 @@ fn run(mut cli: Cli) -> Result<()> {
     }
     let verbose = cli.verbose > 0;
     match cli.command {
-        Command::Run(args) => commands::run::run(args, verbose),
-        Command::Serve(args) => commands::serve::run(args, verbose),
+        Command::Run(args) => commands::run::run(set, args, verbose),
+        Command::Serve(args) => commands::serve::run(set, args, verbose),
         Command::Top(args) => commands::top::run(args),
         Command::Ps(args) => commands::servers::ps(args),
         Command::Stop(args) => commands::servers::stop(args),
-        Command::Config(args) => commands::config::run(args),
-        Command::Bench(args) => commands::bench::run(args, verbose),
-        Command::Eval(args) => commands::eval::run(args, verbose),
-        Command::Explain(args) => commands::explain::run(args),
-        Command::Plan(args) => commands::plan::run(args),
-        Command::Quantize(args) => commands::quantize::run(args),
-        Command::Pull(args) => commands::store::pull(args),
-        Command::Search(args) => commands::search::run(args, verbose),
-        Command::Create(args) => commands::create::run(args),
-        Command::Cp(args) => commands::create::copy(args),
-        Command::List(args) => commands::store::list(args),
-        Command::Rm(args) => commands::store::remove(args),
-        Command::Show(args) => commands::show::run(args),
-        Command::Doctor(args) => commands::doctor::run(args),
-        Command::Npu(args) => commands::npu::run(args),
-        Command::Logits(args) if args.image.is_empty() => commands::logits::run(args, verbose),
-        Command::Logits(args) => commands::logits_pictures::run(&args, verbose),
+        Command::Config(args) => commands::config::run(set, args),
+        Command::Bench(args) => commands::bench::run(set, args, verbose),
+        Command::Eval(args) => commands::eval::run(set, args, verbose),
+        Command::Explain(args) => commands::explain::run(set, args),
+        Command::Plan(args) => commands::plan::run(set, args),
+        Command::Quantize(args) => commands::quantize::run(set, args),
+        Command::Pull(args) => commands::store::pull(&set.library, args),
+        Command::Search(args) => commands::search::run(set, args, verbose),
+        Command::Create(args) => commands::create::run(set, args),
+        Command::Cp(args) => commands::create::copy(set, args),
+        Command::List(args) => commands::store::list(&set.library, args),
+        Command::Rm(args) => commands::store::remove(&set.library, args),
+        Command::Show(args) => commands::show::run(set, args),
+        Command::Doctor(args) => commands::doctor::run(&set.library, args),
+        Command::Npu(args) => commands::npu::run(&set.library, args),
+        Command::Logits(args) if args.image.is_empty() => commands::logits::run(set, args, verbose),
+        Command::Logits(args) => commands::logits_pictures::run(set, &args, verbose),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
     }

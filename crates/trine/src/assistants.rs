@@ -16,8 +16,9 @@ use trine_hub::ModelName;
 use trine_model::{Assistant, Family, Model};
 use trine_weights::{Checkpoint, Metadata};
 
-use crate::model_source::{Source, hub};
-use crate::{output, terminal};
+use crate::library::ModelLibrary;
+use crate::model_source::Source;
+use crate::terminal;
 
 /// The published sizes: the hidden size, and how names spell them.
 const SIZES: [(usize, &str); 5] =
@@ -146,6 +147,7 @@ pub(crate) fn mismatch(
 /// or beside the model's folder, beside its file, then in the store. Each is opened when its turn
 /// comes.
 pub(crate) struct Search {
+    library: ModelLibrary,
     source: Source,
     model: Model,
     places: std::vec::IntoIter<Source>,
@@ -162,13 +164,13 @@ pub(crate) struct Search {
 
 /// Returns the drafts on this machine that were made for a model. It tells why others are passed
 /// over.
-pub(crate) fn find(source: &Source, model: &Model) -> Search {
-    Search::new(source, model, true)
+pub(crate) fn find(library: &ModelLibrary, source: &Source, model: &Model) -> Search {
+    Search::new(library, source, model, true)
 }
 
 /// Returns the repository of the draft that was made for a model, if it is not on this machine.
-pub(crate) fn missing(source: &Source, model: &Model) -> Option<String> {
-    if !is_guessed_for(model) || Search::new(source, model, false).next().is_some() {
+pub(crate) fn missing(library: &ModelLibrary, source: &Source, model: &Model) -> Option<String> {
+    if !is_guessed_for(model) || Search::new(library, source, model, false).next().is_some() {
         return None;
     }
     official(model.config().hidden, Training::of(source, model.checkpoint()))
@@ -180,13 +182,22 @@ fn is_guessed_for(model: &Model) -> bool {
 }
 
 impl Search {
-    fn new(source: &Source, model: &Model, tells: bool) -> Self {
+    fn new(library: &ModelLibrary, source: &Source, model: &Model, tells: bool) -> Self {
         let Places { found, cut_short } = match is_guessed_for(model) {
-            true => candidates(source, model),
+            true => candidates(library, source, model),
             false => Places::default(),
         };
-        let (source, model, places) = (source.clone(), model.clone(), found.into_iter());
-        Self { source, model, places, opened: 0, tells, has_found: false, refused: None, cut_short }
+        Self {
+            library: library.clone(),
+            source: source.clone(),
+            model: model.clone(),
+            places: found.into_iter(),
+            opened: 0,
+            tells,
+            has_found: false,
+            refused: None,
+            cut_short,
+        }
     }
 
     /// Opens the draft at a place. Returns `None` if it was not made for the model.
@@ -197,7 +208,7 @@ impl Search {
             Ok(_) => return None,
             Err(error) => {
                 if self.tells && is_said_to_be_draft(place) {
-                    output::warning(format_args!("{error:#}"));
+                    self.library.warn(format_args!("{error:#}"));
                 } else {
                     tracing::debug!("no draft: {error:#}");
                 }
@@ -214,14 +225,14 @@ impl Search {
     /// Prints a note with the likely reason why no draft was found.
     fn tell(&mut self) {
         if let Some((place, reason)) = self.refused.take() {
-            output::note(&format!(
+            self.library.note(format!(
                 "{reason}; it is not used unless --draft names it: {}",
                 terminal::harmless(&place.name())
             ));
         }
         let left = std::mem::take(&mut self.places).len();
         if left > 0 {
-            output::note(&format!(
+            self.library.note(format!(
                 "{} of {} files and folders that are named as drafts were opened; --draft names one that is among the \
                  others",
                 self.opened,
@@ -229,7 +240,7 @@ impl Search {
             ));
         }
         for folder in self.cut_short.drain(..) {
-            output::note(&format!(
+            self.library.note(format!(
                 "{} has more than {ENTRIES_MAX} entries, of which {ENTRIES_MAX} were searched for a draft; --draft names \
                  one that is among the others",
                 terminal::harmless(&folder.display().to_string())
@@ -272,7 +283,7 @@ impl<P> Default for Places<P> {
 }
 
 /// Returns the places where a model's draft may be, as far as something is there, each once.
-fn candidates(source: &Source, model: &Model) -> Places {
+fn candidates(library: &ModelLibrary, source: &Source, model: &Model) -> Places {
     let path = match source {
         Source::Embedded(_) => return Places::default(),
         Source::Path(path) => path,
@@ -280,7 +291,7 @@ fn candidates(source: &Source, model: &Model) -> Places {
     };
     let Places { found, cut_short } = beside(path);
     let mut found: Vec<Source> = found.into_iter().map(Source::Path).collect();
-    let Ok(hub) = hub() else { return Places { found, cut_short } };
+    let Ok(hub) = library.hub() else { return Places { found, cut_short } };
     let training = Training::of(source, model.checkpoint());
     let mut names: Vec<String> = official(model.config().hidden, training).into_iter().collect();
     if let Source::Local(model) = source {

@@ -6,6 +6,8 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use trine_model::KvType;
 use trine_weights::DType;
 
+use crate::draft::DraftChoice;
+
 mod choosing;
 mod documents;
 mod draft;
@@ -26,7 +28,7 @@ mod values;
 
 pub(crate) use choosing::ChoosingArgs;
 pub(crate) use documents::{CompletionsArgs, ManArgs, Shell};
-pub(crate) use draft::{DraftArgs, DraftChoice};
+pub(crate) use draft::DraftArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use logits::LogitsArgs;
 pub(crate) use models::{

@@ -12,8 +12,9 @@ use crate::embedded::Embedded;
 use crate::failure::{Interrupted, Negative, OutputClosed};
 use crate::generate::{Answer, Ending};
 use crate::interrupt::{self, Watch};
+use crate::library::ModelLibrary;
 use crate::line_source::{Line, LineSource, next_input};
-use crate::model_source::{Chosen, find_for_chat, local_names};
+use crate::model_source::{Chosen, find_for_chat};
 use crate::options::Writing;
 use crate::output;
 use crate::parameters::Parameters;
@@ -85,6 +86,8 @@ pub(crate) enum Talked {
 
 /// A chat with a model.
 pub(crate) struct Chat<'a> {
+    /// Where other models are found.
+    library: &'a ModelLibrary,
     /// The model.
     session: &'a mut Session,
     /// The tokenizer and chat template of the model, and how it thinks.
@@ -111,6 +114,7 @@ impl<'a> Chat<'a> {
     /// Creates a chat that continues a conversation. The sampling options are given as they were
     /// typed, and with `/set` and the values of a preset added.
     pub(crate) fn new(
+        library: &'a ModelLibrary,
         session: &'a mut Session,
         text: &'a mut TextSide,
         typed: &'a SamplingArgs,
@@ -124,7 +128,8 @@ impl<'a> Chat<'a> {
         };
         let writing = Writing::new(&parameters.over(&preset), session.model.defaults());
         kept.conversation.parameters = parameters;
-        Self { session, text, typed, preset, writing, raw, kept, is_typed: false, refused: None }
+        let (is_typed, refused) = (false, None);
+        Self { library, session, text, typed, preset, writing, raw, kept, is_typed, refused }
     }
 
     /// Talks until the end of the input, `/exit`, repeated Ctrl-C at the prompt, or `/model`.
@@ -234,7 +239,7 @@ impl<'a> Chat<'a> {
                 "this chat continues texts as they are: leave, and start it with the other model"
             );
         }
-        let chosen = find_for_chat(name, may_download)?;
+        let chosen = find_for_chat(self.library, name, may_download)?;
         // Refused before this model gives up its memory.
         let model = chosen.source.open(None)?;
         let preset = chosen.preset.as_ref().is_some_and(|preset| preset.template.is_some());
@@ -250,7 +255,7 @@ impl<'a> Chat<'a> {
     /// Lists the models that the chat can go on with.
     fn models(&self) -> String {
         let inside = std::iter::once(Embedded::Demo.name().to_owned());
-        let here: Vec<String> = inside.chain(local_names()).collect();
+        let here: Vec<String> = inside.chain(self.library.local_names()).collect();
         let next = if self.raw { "/exit leaves, for" } else { "/model NAME goes on with" };
         let (name, here) = (&self.session.name, here.join(", "));
         let told = format!("this chat is with {name}; on this machine: {here}. {next} another one");

@@ -1,18 +1,16 @@
 //! The device that runs the model.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use etcetera::BaseStrategy;
-use indicatif::{ProgressBar, ProgressStyle};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice, Partner};
 use trine_cpu::CpuDevice;
-use trine_vulkan::{
-    Choice, PipelineCache, Progress, Settled, Tuning, TuningMode, TuningProgress, VulkanDevice,
-};
+use trine_vulkan::{Choice, PipelineCache, Settled, Tuning, TuningMode, VulkanDevice};
 
 use crate::failure::usage;
+use crate::library::ModelLibrary;
 use crate::terminal;
 
 /// A device as named on the command line.
@@ -149,6 +147,7 @@ impl DeviceChoice {
     /// is chosen.
     pub(crate) fn open(
         &self,
+        library: &ModelLibrary,
         threads: Option<usize>,
         layers: Option<usize>,
         gpu: GpuOptions,
@@ -187,9 +186,13 @@ impl DeviceChoice {
             }
             (DeviceChoice::Vulkan(choices), layers) => {
                 let open = |choice: &Choice| {
-                    VulkanDevice::open(choice.clone(), cache(), progress()).with_context(|| {
-                        format!("the GPU cannot be used; {} cpu runs on the processor", gpu.option)
-                    })
+                    VulkanDevice::open(choice.clone(), cache(), library.callbacks.loading())
+                        .with_context(|| {
+                            format!(
+                                "the GPU cannot be used; {} cpu runs on the processor",
+                                gpu.option
+                            )
+                        })
                 };
                 let devices = choices.iter().map(open).collect::<Result<Vec<_>>>()?;
                 let uuids: Vec<_> = devices.iter().map(VulkanDevice::uuid).collect();
@@ -202,20 +205,20 @@ impl DeviceChoice {
                     )));
                 }
                 Opened::gpus(
-                    devices.into_iter().map(|found| gpu.apply(found)).collect(),
+                    devices.into_iter().map(|found| gpu.apply(library, found)).collect(),
                     threads,
                     layers,
                 )
             }
             (DeviceChoice::Auto, layers) => {
-                match (VulkanDevice::open(Choice::Best, cache(), progress()), layers) {
-                    (Ok(device), layers) => Opened::gpus(vec![gpu.apply(device)], threads, layers),
+                match (VulkanDevice::open(Choice::Best, cache(), library.callbacks.loading()), layers) {
+                    (Ok(device), layers) => Opened::gpus(vec![gpu.apply(library, device)], threads, layers),
                     (Err(reason), Some(layers)) => Err(reason).with_context(|| {
                         format!("--gpu-layers {layers} needs a GPU; leave it out to run on the processor")
                     }),
                     (Err(reason), None) => {
                         tracing::debug!(%reason, "no GPU is used");
-                        DeviceChoice::Cpu.open(threads, None, gpu)
+                        DeviceChoice::Cpu.open(library, threads, None, gpu)
                     }
                 }
             }
@@ -279,8 +282,8 @@ impl GpuOptions {
         Self { option: "--device", tuning, batch_invariant: false }
     }
 
-    fn apply(self, device: VulkanDevice) -> VulkanDevice {
-        let progress = tuning_progress(&device.gpu().capabilities().name);
+    fn apply(self, library: &ModelLibrary, device: VulkanDevice) -> VulkanDevice {
+        let progress = library.callbacks.tuning(&device.gpu().capabilities().name);
         let (cache, settled) = (cache(), SETTLED.get_or_init(Settled::default).clone());
         let tuning = Tuning { mode: self.tuning, cache, progress, settled, ..Tuning::default() };
         let device = device.tuned(tuning);
@@ -288,56 +291,11 @@ impl GpuOptions {
     }
 }
 
-/// Returns a line on a terminal that says what takes the time.
-fn tuning_progress(name: &str) -> Option<TuningProgress> {
-    if !terminal::stderr_is_terminal() {
-        return None;
-    }
-    let name = terminal::harmless(name).into_owned();
-    let line: Mutex<Option<ProgressBar>> = Mutex::new(None);
-    Some(Arc::new(move |done, total| {
-        let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = line.get_or_insert_with(|| {
-            let style = ProgressStyle::with_template("{msg}: {pos} of {len}");
-            ProgressBar::new(total as u64)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-                .with_message(format!("tuning kernels for {name}, once"))
-        });
-        shown.set_position(done as u64);
-        if done >= total {
-            shown.finish_and_clear();
-            *line = None;
-        }
-    }))
-}
-
 /// Returns where compiled pipelines and measurements are kept: the user's cache folder, if there is
 /// one.
 pub(crate) fn cache() -> Option<PipelineCache> {
     let folders = etcetera::choose_base_strategy().ok()?;
     Some(PipelineCache::in_folder(&folders.cache_dir().join("trine").join("pipelines")))
-}
-
-/// Returns a progress bar for the weights on their way to the device, if there is a terminal.
-fn progress() -> Option<Progress> {
-    if !terminal::stderr_is_terminal() {
-        return None;
-    }
-    let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
-    Some(Arc::new(move |done, total| {
-        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = bar.get_or_insert_with(|| {
-            let style = "loading {bar:30} {bytes} of {total_bytes} ({bytes_per_sec})";
-            let style = ProgressStyle::with_template(style);
-            ProgressBar::new(total)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        shown.set_position(done);
-        if done >= total {
-            shown.finish_and_clear();
-            *bar = None;
-        }
-    }))
 }
 
 /// Returns how many layers GPUs run, as chosen or decided by placement.

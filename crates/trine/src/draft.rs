@@ -9,14 +9,15 @@ use trine_engine::{Drafter, Drafts, EngineOptions, GUESSES_MAX, ModelDrafter, Re
 use trine_model::{KvType, Model, Weight, Workload, names};
 use trine_text::Tokenizer;
 
-use crate::cli::{DraftArgs, DraftChoice, FetchArgs};
 use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::embedded::Embedded;
 use crate::failure::{Interrupted, usage};
+use crate::fetch::Download;
+use crate::library::ModelLibrary;
 use crate::model_source::{Source, find};
-use crate::options::Settings;
+use crate::options::Options;
 use crate::vocabulary::tokenizer;
-use crate::{output, settings, terminal};
+use crate::{output, terminal};
 
 pub(crate) use attached::Attached;
 pub(crate) use attached::loses;
@@ -33,6 +34,61 @@ pub(crate) struct Drafting {
     depth: Option<usize>,
     /// Whether a draft that reads the model's caches keeps the formats that it has in its files.
     is_exact: bool,
+}
+
+/// What guesses tokens, as typed or set.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum DraftChoice {
+    /// The text so far, and the draft model that belongs to an embedded model.
+    #[default]
+    Auto,
+    /// Nothing.
+    Off,
+    /// The text so far and earlier answers.
+    Ngram,
+    /// A model of this name, and the text so far.
+    Model(String),
+}
+
+impl DraftChoice {
+    /// Reads `auto`, `off`, `ngram` or a model's name.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "off" => return Ok(Self::Off),
+            "ngram" => return Ok(Self::Ngram),
+            _ => {}
+        }
+        let word = text.trim().to_ascii_lowercase();
+        let meant = match word.as_str() {
+            "" => return Err("choose auto, off, ngram or a model, such as gemma3:270m".to_owned()),
+            "auto" => "auto",
+            "off" | "none" | "no" | "false" => "off",
+            "ngram" | "n-gram" | "lookup" => "ngram",
+            number if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                return Err("--drafts sets the number of guesses".to_owned());
+            }
+            _ => return Ok(Self::Model(text.to_owned())),
+        };
+        Err(format!("it is spelled {meant}; a file of that name is ./{}", text.trim()))
+    }
+}
+
+/// What guesses tokens, as it was asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DraftOptions {
+    /// What guesses; `None` for what is usual.
+    pub(crate) draft: Option<DraftChoice>,
+    /// The device of a draft model; `None` for the model's.
+    pub(crate) device: Option<DeviceChoice>,
+    /// The guesses of each sequence in every step; `None` for as many as pay.
+    pub(crate) depth: Option<usize>,
+    /// Whether `draft` was asked for this time, and not set for always.
+    pub(crate) is_typed: bool,
+    /// Whether `device` was asked for this time.
+    pub(crate) is_device_typed: bool,
+    /// Where `draft` is set, for people, if it is.
+    pub(crate) origin: Option<String>,
 }
 
 /// What guesses tokens.
@@ -109,25 +165,24 @@ pub(crate) fn taking(name: &str, bytes: u64, whose: &str) -> String {
 }
 
 impl Drafting {
-    /// Returns what is typed, or else set. A draft model that is not on this machine is fetched if
-    /// the user agrees. `is_strict` says whether one that is typed has to fit the model.
+    /// Returns what is asked for. A draft model that is not on this machine is fetched as
+    /// `download` says. `is_strict` says whether one that is typed has to fit the model.
     ///
     /// # Errors
-    /// Returns an error if there is no model of that name, or it is not fetched.
-    pub(crate) fn new(typed: &DraftArgs, fetch: &FetchArgs, is_strict: bool) -> Result<Self> {
-        let set = settings::get().drafts();
-        let is_strict = is_strict && typed.draft.is_some();
-        let all = DraftArgs {
-            draft: typed.draft.as_ref().or(set.draft.as_ref()).cloned(),
-            draft_device: typed.draft_device.as_ref().or(set.draft_device.as_ref()).cloned(),
-            drafts: typed.drafts,
-        };
-        let depth = all.drafts;
-        let chosen = Self::chosen(all, fetch, is_strict);
-        let origin = settings::get().origin("draft").filter(|_| typed.draft.is_none());
-        match (chosen, origin) {
+    /// Returns an error if there is no model of that name, or it is not fetched; a warning says so
+    /// of one that is set.
+    pub(crate) fn new(
+        library: &ModelLibrary,
+        asked: &DraftOptions,
+        download: Download,
+        is_strict: bool,
+    ) -> Result<Self> {
+        let is_strict = is_strict && asked.is_typed;
+        let depth = asked.depth;
+        let chosen = Self::chosen(library, asked, download, is_strict);
+        match (chosen, &asked.origin) {
             (Err(error), Some(origin)) if !error.is::<Interrupted>() => {
-                output::warning(format_args!(
+                library.warn(format_args!(
                     "{origin} sets {error:#}; tokens are looked up, as with --draft ngram"
                 ));
                 Ok(Self { by: Guesser::Lookup, depth, is_exact: false })
@@ -141,18 +196,28 @@ impl Drafting {
     ///
     /// # Errors
     /// As [`Drafting::new`].
-    pub(crate) fn typed(draft: Option<&DraftChoice>, fetch: &FetchArgs) -> Result<Self> {
-        Self::chosen(DraftArgs { draft: draft.cloned(), ..DraftArgs::default() }, fetch, true)
+    pub(crate) fn typed(
+        library: &ModelLibrary,
+        draft: Option<&DraftChoice>,
+        download: Download,
+    ) -> Result<Self> {
+        let asked = DraftOptions { draft: draft.cloned(), ..DraftOptions::default() };
+        Self::chosen(library, &asked, download, true)
     }
 
-    fn chosen(args: DraftArgs, fetch: &FetchArgs, is_strict: bool) -> Result<Self> {
-        let DraftArgs { draft, draft_device: device, drafts: depth } = args;
+    fn chosen(
+        library: &ModelLibrary,
+        asked: &DraftOptions,
+        download: Download,
+        is_strict: bool,
+    ) -> Result<Self> {
+        let DraftOptions { draft, device, depth, .. } = asked.clone();
         let by = match draft.unwrap_or_default() {
             DraftChoice::Off => Guesser::Off,
             DraftChoice::Ngram => Guesser::Lookup,
             DraftChoice::Auto => Guesser::Model(Choice::Auto, device),
             DraftChoice::Model(name) => {
-                let source = find(Some(&name), fetch)
+                let source = find(library, Some(&name), download)
                     .with_context(|| format!("--draft {}", terminal::harmless(&name)))?
                     .source;
                 Guesser::Model(Choice::Named { source, is_strict }, device)
@@ -166,8 +231,8 @@ impl Drafting {
     ///
     /// # Errors
     /// Returns an error if there is no model of that name, or it reads no caches.
-    pub(crate) fn reading(name: &str, fetch: &FetchArgs) -> Result<Self> {
-        let source = find(Some(name), fetch)
+    pub(crate) fn reading(library: &ModelLibrary, name: &str, download: Download) -> Result<Self> {
+        let source = find(library, Some(name), download)
             .with_context(|| format!("--draft {}", terminal::harmless(name)))?
             .source;
         if source.open_assistant()?.is_none() {
@@ -191,15 +256,15 @@ impl Drafting {
     ///
     /// # Errors
     /// Returns an error about the command's usage.
-    pub(crate) fn check(self, typed: &DraftArgs) -> Result<Self> {
+    pub(crate) fn check(self, asked: &DraftOptions) -> Result<Self> {
         let (option, choice) = match &self.by {
-            Guesser::Off if typed.drafts.is_some() => ("--drafts", "off"),
-            Guesser::Off if typed.draft_device.is_some() => ("--draft-device", "off"),
-            Guesser::Lookup if typed.draft_device.is_some() => ("--draft-device", "ngram"),
+            Guesser::Off if asked.depth.is_some() => ("--drafts", "off"),
+            Guesser::Off if asked.is_device_typed => ("--draft-device", "off"),
+            Guesser::Lookup if asked.is_device_typed => ("--draft-device", "ngram"),
             _ => return Ok(self),
         };
-        let origin = if typed.draft.is_some() { None } else { settings::get().origin("draft") };
-        let origin = origin.map_or(String::new(), |origin| format!(", which {origin} sets"));
+        let origin =
+            asked.origin.as_ref().map_or(String::new(), |origin| format!(", which {origin} sets"));
         Err(usage(format!(
             "{option} has no effect with --draft {choice}{origin}; leave it out, or type another --draft"
         )))
@@ -233,30 +298,32 @@ impl Drafting {
     /// Returns an error if a draft model that has to fit the model does not, or cannot be loaded.
     pub(crate) fn load(
         &self,
+        library: &ModelLibrary,
         source: &Source,
         model: &Model,
-        settings: &Settings,
+        settings: &Options,
         sizes: (usize, usize),
         opened: &Opened,
     ) -> Result<Guessing> {
         if self.is_off() {
             return Ok(Guessing::default());
         }
-        let load = |draft: Draft| draft.load(self.device(), settings, sizes, opened);
-        let model = match self.or_none(self.open(source, model, settings))?.map(load) {
+        let load = |draft: Draft| draft.load(library, self.device(), settings, sizes, opened);
+        let found = self.open(library, source, model, settings);
+        let model = match self.or_none(library, found)?.map(load) {
             None => None,
-            Some(loaded) => self.or_none(loaded.map(Some))?,
+            Some(loaded) => self.or_none(library, loaded.map(Some))?,
         };
         Ok(Guessing { lookup: true, model })
     }
 
     /// Warns of a draft model that cannot guess, unless it has to.
-    fn or_none<T>(&self, found: Result<Option<T>>) -> Result<Option<T>> {
+    fn or_none<T>(&self, library: &ModelLibrary, found: Result<Option<T>>) -> Result<Option<T>> {
         let has_to = matches!(self.by, Guesser::Model(Choice::Named { is_strict: true, .. }, _));
         found.or_else(|error| match has_to {
             true => Err(error),
             false => {
-                output::warning(format_args!("no model guesses tokens: {error:#}"));
+                library.warn(format_args!("no model guesses tokens: {error:#}"));
                 Ok(None)
             }
         })
@@ -269,14 +336,21 @@ impl Drafting {
     /// Returns an error if one that has to fit the model cannot be opened, or has other tokens.
     pub(crate) fn find(
         &self,
+        library: &ModelLibrary,
         source: &Source,
         model: &Model,
-        settings: &Settings,
+        settings: &Options,
     ) -> Result<Option<Draft>> {
-        self.or_none(self.open(source, model, settings))
+        self.or_none(library, self.open(library, source, model, settings))
     }
 
-    fn open(&self, source: &Source, model: &Model, settings: &Settings) -> Result<Option<Draft>> {
+    fn open(
+        &self,
+        library: &ModelLibrary,
+        source: &Source,
+        model: &Model,
+        settings: &Options,
+    ) -> Result<Option<Draft>> {
         let draft = match &self.by {
             Guesser::Off | Guesser::Lookup => return Ok(None),
             Guesser::Model(Choice::Auto, _) => match source {
@@ -287,7 +361,7 @@ impl Drafting {
         };
         let name = source.name();
         if draft.lasting_name() == source.lasting_name() {
-            output::note(&format!(
+            library.note(format!(
                 "{} is not loaded a second time to guess for itself: tokens are looked up, as with --draft ngram",
                 terminal::harmless(&name)
             ));
@@ -300,7 +374,7 @@ impl Drafting {
         let [own, others] = [&draft.model, model].map(|model| tokenizer(model.checkpoint()));
         check_tokens((&draft.source.name(), &own?), (&name, &others?))?;
         if let Some(reason) = draft.is_too_large(&name, model, settings.kv) {
-            output::warning(reason);
+            library.warn(reason);
         }
         Ok(Some(draft))
     }
@@ -357,7 +431,7 @@ impl Draft {
     /// as the model's unless the draft's own are fewer. Beyond them it guesses nothing.
     pub(crate) fn options(
         &self,
-        settings: &Settings,
+        settings: &Options,
         (sequences, prefill): (usize, usize),
     ) -> EngineOptions {
         let most = self.model.config().context;
@@ -393,12 +467,13 @@ impl Draft {
     /// Loads it. Without a device of its own it is where the model is.
     fn load(
         self,
+        library: &ModelLibrary,
         device: Option<&DeviceChoice>,
-        settings: &Settings,
+        settings: &Options,
         sizes: (usize, usize),
         opened: &Opened,
     ) -> Result<(DraftFacts, ModelDrafter)> {
-        let own = device.map(|device| open(device, settings)).transpose()?;
+        let own = device.map(|device| open(library, device, settings)).transpose()?;
         let device = device_of(own.as_ref(), settings, opened);
         let options = self.options(settings, sizes);
         let demand = options.demand_of(&self.model)?;
@@ -427,9 +502,13 @@ impl Draft {
 ///
 /// # Errors
 /// Returns an error if this machine does not have it.
-pub(crate) fn open(device: &DeviceChoice, settings: &Settings) -> Result<Opened> {
+pub(crate) fn open(
+    library: &ModelLibrary,
+    device: &DeviceChoice,
+    settings: &Options,
+) -> Result<Opened> {
     let gpu = GpuOptions { option: "--draft-device", ..GpuOptions::tuned(settings.tune.into()) };
-    device.open(settings.threads, None, gpu)
+    device.open(library, settings.threads, None, gpu)
 }
 
 /// Returns the device of a draft model: one of its own, or where the model is, on its first GPU if
@@ -437,7 +516,7 @@ pub(crate) fn open(device: &DeviceChoice, settings: &Settings) -> Result<Opened>
 /// one before, so that it should not be spread over several, and should not wait for the processor.
 pub(crate) fn device_of<'a>(
     own: Option<&'a Opened>,
-    settings: &Settings,
+    settings: &Options,
     opened: &'a Opened,
 ) -> &'a dyn Device {
     match (own, opened.gpus.first()) {
@@ -449,7 +528,7 @@ pub(crate) fn device_of<'a>(
 
 /// Returns whether a draft model without a device of its own is on the first of the model's GPUs
 /// only.
-pub(crate) fn is_on_first_gpu(settings: &Settings, opened: &Opened) -> bool {
+pub(crate) fn is_on_first_gpu(settings: &Options, opened: &Opened) -> bool {
     opened.gpus.len() > 1 || !opened.gpus.is_empty() && settings.gpu_layers.is_some()
 }
 
@@ -504,6 +583,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn choices_are_words_or_models() {
+        assert_eq!(DraftChoice::parse("off"), Ok(DraftChoice::Off));
+        assert_eq!(DraftChoice::parse("auto"), Ok(DraftChoice::default()));
+        assert_eq!(DraftChoice::parse("ngram"), Ok(DraftChoice::Ngram));
+        let model = DraftChoice::Model("gemma3:270m".to_owned());
+        assert_eq!(DraftChoice::parse("gemma3:270m"), Ok(model));
+        assert!(DraftChoice::parse(" ").is_err());
+        let file = DraftChoice::Model("./none".to_owned());
+        assert_eq!(DraftChoice::parse("./none"), Ok(file));
+        for (text, told) in
+            [("None", "off"), ("OFF", "off"), ("n-gram", "ngram"), ("5", "--drafts")]
+        {
+            assert!(DraftChoice::parse(text).unwrap_err().contains(told), "{text}");
+        }
+    }
+
+    #[test]
     fn steps_have_room_for_guesses() {
         for (sequences, expected) in [(1, 15), (2, 30), (3, 32), (100, 32)] {
             assert_eq!(Drafting::lookup().rows(sequences), expected);
@@ -548,7 +644,8 @@ mod tests {
         let source = Source::Path(golden.into());
         let by = Guesser::Model(Choice::Auto, None);
         let auto = Drafting { by, ..Drafting::default() };
-        let attached = auto.attach(&source, source.open(None).unwrap()).unwrap();
+        let attached =
+            auto.attach(&ModelLibrary::default(), &source, source.open(None).unwrap()).unwrap();
         let width = Width { tokens: 1, outputs: 1 };
         let options =
             ProgramOptions { width, kv: KvType::F16, context: 1, sequences: 1, blocks: 1 };

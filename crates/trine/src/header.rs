@@ -10,11 +10,11 @@ use trine_hub::{HubError, LocalModel, Origin, catalog};
 use trine_model::{Assistant, Model};
 use trine_weights::Checkpoint;
 
-use crate::cli::FetchArgs;
 use crate::failure::Interrupted;
-use crate::fetch::header;
-use crate::model_source::{Chosen, Missing, Resolved, Source, find, hub, resolve};
-use crate::{output, settings, terminal};
+use crate::fetch::{Download, header};
+use crate::library::ModelLibrary;
+use crate::model_source::{Chosen, Missing, Resolved, Source, find, resolve};
+use crate::{output, terminal};
 
 /// A model for a command that runs nothing. Its file is gone when this is dropped.
 pub(crate) struct Shown {
@@ -30,16 +30,19 @@ pub(crate) struct Shown {
 ///
 /// # Errors
 /// As [`find`], and if the header cannot be read.
-pub(crate) fn find_shape(typed: Option<&str>, fetch: &FetchArgs) -> Result<Shown> {
+pub(crate) fn find_shape(
+    library: &ModelLibrary,
+    typed: Option<&str>,
+    download: Download,
+) -> Result<Shown> {
     let whole = || {
-        let chosen = find(typed, &fetch.unasked())?;
+        let chosen = find(library, typed, download)?;
         Ok(Shown { chosen, on_server: None, _folder: None })
     };
-    let Some(name) = typed.or_else(|| settings::get().model()).filter(|_| !fetch.yes) else {
-        return whole();
-    };
-    let Resolved::Missing(missing) = resolve(name)? else { return whole() };
-    match of_server(&missing) {
+    let name = typed.or(library.model.as_deref()).filter(|_| download != Download::Always);
+    let Some(name) = name else { return whole() };
+    let Resolved::Missing(missing) = resolve(library, name)? else { return whole() };
+    match of_server(library, &missing) {
         Ok(shown) => Ok(shown),
         Err(error) if error.is::<Interrupted>() || is_final(&error) => Err(error),
         Err(error) => whole().map_err(|own| {
@@ -91,12 +94,12 @@ fn check(path: &Path) -> Result<()> {
 }
 
 /// Reads the headers of a model on the server.
-fn of_server(missing: &Missing) -> Result<Shown> {
+fn of_server(library: &ModelLibrary, missing: &Missing) -> Result<Shown> {
     let Missing { name, preset, .. } = missing;
     let fail = "cannot write the header of the model to the folder for temporary files";
     let folder = tempfile::tempdir().context(fail)?;
-    let read = header(&hub()?, name, folder.path())?;
-    output::note(&format!(
+    let read = header(library, &library.hub()?, name, folder.path())?;
+    library.note(format!(
         "{} is not on this machine: its header was read, {} of {}",
         terminal::harmless(&catalog::short(name)),
         output::bytes(read.read),

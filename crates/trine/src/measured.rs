@@ -16,10 +16,10 @@ use trine_vulkan::{Gpu, ReadSpeed};
 use crate::bandwidth::Bandwidth;
 use crate::failure::please_report;
 use crate::forecast::{Basis, BasisKind, Machine, PREFILL};
+use crate::library::ModelLibrary;
 use crate::machine;
 use crate::output;
 use crate::statistics::Summary;
-use crate::terminal;
 
 /// Passes over the buffer that measures reads.
 const READS: usize = 7;
@@ -52,8 +52,8 @@ pub(crate) struct Reads {
 ///
 /// # Errors
 /// Returns an error if there is not enough memory to measure with.
-pub(crate) fn processor_reads(threads: usize) -> Result<Reads> {
-    let _sign = terminal::Sign::of("measuring this machine");
+pub(crate) fn processor_reads(library: &ModelLibrary, threads: usize) -> Result<Reads> {
+    let _sign = library.callbacks.busy("measuring this machine");
     let bandwidth = Bandwidth::brief(threads)?;
     let passes: Vec<f64> = (0..READS).map(|_| bandwidth.measure()).collect();
     let threads = output::counted(threads, "thread");
@@ -104,8 +104,13 @@ pub(crate) fn gpu_memory(
 ///
 /// # Errors
 /// Returns an error if the device cannot multiply with a matrix of the model.
-pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Result<Machine> {
-    let _sign = terminal::Sign::of("measuring this machine");
+pub(crate) fn machine(
+    library: &ModelLibrary,
+    device: &dyn Device,
+    model: &Model,
+    reads: &Reads,
+) -> Result<Machine> {
+    let _sign = library.callbacks.busy("measuring this machine");
     let weight = probe(&model.plan())?;
     let skinny = product_rate(device, model, &weight, FEW_ROWS)?;
     let wide = product_rate(device, model, &weight, PREFILL)?;
@@ -266,7 +271,8 @@ mod tests {
         assert!(weight.is_matrix() && weight.rows * weight.columns <= WEIGHTS_MAX);
         let reads =
             Reads { usual: 20e9, best: 25e9, how: "by decree".to_owned(), memory_bytes: Some(7) };
-        let machine = machine(&CpuDevice::new(Some(1), None).unwrap(), &model, &reads).unwrap();
+        let device = CpuDevice::new(Some(1), None).unwrap();
+        let machine = machine(&ModelLibrary::default(), &device, &model, &reads).unwrap();
         assert_eq!((machine.gbps, machine.gbps_limit), (20.0, 25.0));
         assert_eq!(machine.memory_bytes, Some(7));
         assert!(machine.tops_skinny > 0.0 && machine.tops_wide > 0.0);

@@ -7,6 +7,7 @@ use std::sync::Once;
 use anyhow::{Result, bail};
 use trine_hub::InFolder;
 
+use crate::library::ModelLibrary;
 use crate::picture_file::is_picture;
 use crate::{output, terminal};
 
@@ -14,11 +15,11 @@ use crate::{output, terminal};
 const FOLDER_MAX: usize = 4096;
 
 /// Says that a word without a separator is a file or folder here, once.
-pub(crate) fn tell_path(typed: &str) {
+pub(crate) fn tell_path(library: &ModelLibrary, typed: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let typed = terminal::harmless(typed);
-        output::note(&format!("{typed} is taken from this folder: ./{typed}"));
+        library.note(format!("{typed} is taken from this folder: ./{typed}"));
     });
 }
 

@@ -13,19 +13,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use trine_hub::catalog::{self, Known, Refused};
-use trine_hub::{Hub, HubConfig, HubError, Inventory, LocalModel, ModelName, Preset, StoreEntry};
+use trine_hub::{Hub, Inventory, LocalModel, ModelName, Preset};
 use trine_model::{Assistant, Model};
 use trine_weights::{Checkpoint, DType};
 
-use crate::cli::FetchArgs;
 use crate::embedded::Embedded;
 use crate::failure::{Negative, usage};
+use crate::fetch::Download;
+use crate::library::ModelLibrary;
 use crate::model_path::{
     close_paths, existing_path, has_file_end, is_bare, is_meant_as_file, is_plainly_a_path,
     looks_like_path, tell_path,
 };
 use crate::suiting::Suited;
-use crate::{fetch, output, settings, terminal};
+use crate::{fetch, output, terminal};
 
 /// A model that exists.
 #[derive(Debug, Clone)]
@@ -179,19 +180,23 @@ impl Source {
     }
 }
 
-/// Returns the model that an argument names; without an argument that of the settings, else the
-/// embedded one. A model that is not on this machine is fetched if the user agrees.
+/// Returns the model that an argument names; without an argument the library's own, else the
+/// embedded one. A model that is not on this machine is fetched as `download` says.
 ///
 /// # Errors
 /// Returns an error if there is no such model, or it is not fetched; the message says what to do.
-pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
-    let Some(typed) = typed.or_else(|| settings::get().model()) else {
+pub(crate) fn find(
+    library: &ModelLibrary,
+    typed: Option<&str>,
+    download: Download,
+) -> Result<Chosen> {
+    let Some(typed) = typed.or(library.model.as_deref()) else {
         return Ok(Chosen { source: Source::DEMO, preset: None });
     };
-    match resolve(typed)? {
+    match resolve(library, typed)? {
         Resolved::Here(chosen) => Ok(chosen),
-        Resolved::Missing(missing) => obtain(missing, fetch),
-        Resolved::Unknown => Err(not_found(typed)),
+        Resolved::Missing(missing) => obtain(library, missing, download),
+        Resolved::Unknown => Err(not_found(library, typed)),
     }
 }
 
@@ -201,20 +206,24 @@ pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
 /// # Errors
 /// Returns an error if there is no such model, or [`Negative`] after a note if it has to be asked
 /// for again.
-pub(crate) fn find_for_chat(typed: &str, may_download: bool) -> Result<Chosen> {
-    let missing = match resolve(typed)? {
+pub(crate) fn find_for_chat(
+    library: &ModelLibrary,
+    typed: &str,
+    may_download: bool,
+) -> Result<Chosen> {
+    let missing = match resolve(library, typed)? {
         Resolved::Here(chosen) => return Ok(chosen),
-        Resolved::Unknown => return Err(not_found(typed)),
+        Resolved::Unknown => return Err(not_found(library, typed)),
         Resolved::Missing(missing) => missing,
     };
     if may_download {
-        return obtain(missing, &FetchArgs { yes: true, is_unasked: true });
+        return obtain(library, missing, Download::Always);
     }
     let size =
         missing.bytes.map_or(String::new(), |bytes| format!(", {}", output::about_bytes(bytes)));
     let misfit = missing.bytes.and_then(|bytes| fetch::misfit(&missing.name, bytes));
     let misfit = misfit.map_or(String::new(), |misfit| format!(" {misfit}"));
-    output::note(&format!(
+    library.note(format!(
         "{typed} is not on this machine.{misfit} Repeat /model {typed} to download it{size}"
     ));
     Err(Negative.into())
@@ -224,14 +233,18 @@ pub(crate) fn find_for_chat(typed: &str, may_download: bool) -> Result<Chosen> {
 ///
 /// # Errors
 /// Returns an error if it can only be a model, and there is no such model.
-pub(crate) fn model_or_prompt(typed: &str, fetch: &FetchArgs) -> Result<ModelOrPrompt> {
-    let chosen = match resolve(typed)? {
+pub(crate) fn model_or_prompt(
+    library: &ModelLibrary,
+    typed: &str,
+    download: Download,
+) -> Result<ModelOrPrompt> {
+    let chosen = match resolve(library, typed)? {
         Resolved::Here(chosen) => chosen,
-        Resolved::Missing(missing) => obtain(missing, fetch)?,
+        Resolved::Missing(missing) => obtain(library, missing, download)?,
         Resolved::Unknown if looks_like_path(typed) || looks_like_name(typed) => {
             let hint =
                 format!("; a prompt of one word is given after a model: trine run demo {typed:?}");
-            return Err(anyhow!("{}{hint}", not_found(typed)));
+            return Err(anyhow!("{}{hint}", not_found(library, typed)));
         }
         Resolved::Unknown => return Ok(ModelOrPrompt::Prompt(typed.to_owned())),
     };
@@ -243,32 +256,32 @@ pub(crate) fn model_or_prompt(typed: &str, fetch: &FetchArgs) -> Result<ModelOrP
 /// # Errors
 /// Returns an error if the name means several models, one that cannot be run or read, or a damaged
 /// preset.
-pub(crate) fn resolve(typed: &str) -> Result<Resolved> {
+pub(crate) fn resolve(library: &ModelLibrary, typed: &str) -> Result<Resolved> {
     if let Some(model) = Embedded::find(typed) {
         return Ok(here(Source::Embedded(model)));
     }
     let may_be_both = can_be_name(typed) && !is_plainly_a_path(typed);
     if may_be_both && Path::new(typed).exists() {
-        let named = resolve_name(typed)?;
+        let named = resolve_name(library, typed)?;
         if !matches!(named, Resolved::Unknown) {
             return Ok(named);
         }
     }
     if let Some(source) = existing_path(typed)? {
         if can_be_name(typed) && is_bare(typed) && !has_file_end(typed) {
-            tell_path(typed);
+            tell_path(library, typed);
         }
         return Ok(here(Source::Path(source)));
     }
     match can_be_name(typed) {
-        true => resolve_name(typed),
+        true => resolve_name(library, typed),
         false => Ok(Resolved::Unknown),
     }
 }
 
 /// Resolves a name that is no path.
-fn resolve_name(typed: &str) -> Result<Resolved> {
-    let hub = hub()?;
+fn resolve_name(library: &ModelLibrary, typed: &str) -> Result<Resolved> {
+    let hub = library.hub()?;
     let Some(preset) = hub.whole_preset(typed)? else {
         return resolve_model(&hub.inventory(), typed);
     };
@@ -305,7 +318,11 @@ fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
 ///
 /// # Errors
 /// Returns an error if the name can mean no model.
-pub(crate) fn repository(all: &Inventory<'_>, typed: &str) -> Result<ModelName> {
+pub(crate) fn repository(
+    library: &ModelLibrary,
+    all: &Inventory<'_>,
+    typed: &str,
+) -> Result<ModelName> {
     if Embedded::find(typed).is_some() {
         return Err(usage(format!(
             "{typed} is a model inside this program; there is nothing to download or remove"
@@ -328,7 +345,9 @@ pub(crate) fn repository(all: &Inventory<'_>, typed: &str) -> Result<ModelName> 
         },
         Err(error) => match all.short_name(typed)? {
             Some(name) => Ok(name),
-            None if looks_like_name(typed) && !looks_like_path(typed) => Err(not_found(typed)),
+            None if looks_like_name(typed) && !looks_like_path(typed) => {
+                Err(not_found(library, typed))
+            }
             None => Err(usage(error.to_string())),
         },
     }
@@ -392,17 +411,20 @@ fn missing(typed: &str, name: ModelName, bytes: Option<u64>) -> Resolved {
     Resolved::Missing(Missing { typed: typed.to_owned(), name, bytes, preset: None })
 }
 
-/// Fetches a model that is not on this machine, if the user agrees.
-fn obtain(missing: Missing, args: &FetchArgs) -> Result<Chosen> {
+/// Fetches a model that is not on this machine, if that is wanted.
+fn obtain(library: &ModelLibrary, missing: Missing, download: Download) -> Result<Chosen> {
     let Missing { typed, name, bytes, preset } = missing;
-    let hub = hub()?;
-    if !args.yes {
-        if args.is_unasked || !fetch::can_ask() {
-            return Err(not_here(&hub, &typed, &name, bytes));
+    let hub = library.hub()?;
+    match download {
+        Download::Always => {}
+        Download::Ask if library.callbacks.can_ask() => {
+            fetch::ask(library, &hub, &typed, &name, bytes)?;
         }
-        fetch::ask(&hub, &typed, &name, bytes)?;
+        Download::Ask | Download::Never => {
+            return Err(not_here(library, &hub, &typed, &name, bytes));
+        }
     }
-    let model = fetch::fetch(&hub, &name)?;
+    let model = fetch::fetch(library, &hub, &name)?;
     Ok(Chosen { source: Source::Local(Box::new(model)), preset })
 }
 
@@ -422,13 +444,19 @@ fn looks_like_name(typed: &str) -> bool {
 }
 
 /// Returns the error for a model that could be fetched if there were a terminal to ask on.
-fn not_here(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error {
+fn not_here(
+    library: &ModelLibrary,
+    hub: &Hub,
+    typed: &str,
+    name: &ModelName,
+    bytes: Option<u64>,
+) -> anyhow::Error {
     let full = name.to_string();
     let size = bytes.map(output::about_bytes);
     let facts: Vec<String> =
         (full != typed).then(|| full.clone()).into_iter().chain(size).collect();
     let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
-    let local = local_names();
+    let local = library.local_names();
     let local = match local.is_empty() {
         true => String::new(),
         false => format!(". On this machine: {}", local.join(", ")),
@@ -446,12 +474,12 @@ fn not_here(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) -> any
 }
 
 /// Returns the error for a name that means no model.
-fn not_found(typed: &str) -> anyhow::Error {
+fn not_found(library: &ModelLibrary, typed: &str) -> anyhow::Error {
     let path = Path::new(typed);
     let is_path = looks_like_path(typed);
     let mut close = close_paths(path);
     if !is_path || close.is_empty() {
-        close.extend(close_models(typed));
+        close.extend(close_models(library, typed));
     }
     close.truncate(5);
     let mut message = format!("there is no model {typed}");
@@ -481,15 +509,15 @@ fn not_found(typed: &str) -> anyhow::Error {
 }
 
 /// Returns names of models that are spelled nearly like this one.
-fn close_models(typed: &str) -> Vec<String> {
+fn close_models(library: &ModelLibrary, typed: &str) -> Vec<String> {
     let mut close = catalog::close(typed);
     let mut names: Vec<String> =
         Embedded::ALL.into_iter().map(|model| model.name().to_owned()).collect();
-    if let Ok(hub) = hub() {
+    if let Ok(hub) = library.hub() {
         names.extend(hub.preset_names().unwrap_or_default());
         names.extend(hub.short_names());
     }
-    names.extend(local_names());
+    names.extend(library.local_names());
     let local = output::close_names(typed, names.iter().map(String::as_str));
     // Names of models on this machine come first.
     let mut all: Vec<String> = local.into_iter().map(str::to_owned).collect();
@@ -498,52 +526,12 @@ fn close_models(typed: &str) -> Vec<String> {
     all
 }
 
-/// Returns the hub with the settings in effect.
-///
-/// # Errors
-/// Returns an error if a setting cannot be used; the message names it.
-pub(crate) fn hub() -> Result<Hub, HubError> {
-    Hub::new(hub_config()?)
-}
-
-/// Returns the settings of the hub: those of the environment, and the store of the configuration
-/// file.
-///
-/// # Errors
-/// Returns an error if a setting cannot be used; the message names it.
-pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
-    let mut config = HubConfig::from_env(settings::get().store())?;
-    config.judge = Some(|file, beginning| {
-        trine_model::judge(file, beginning).map_err(|error| error.to_string())
-    });
-    config.reserved = Embedded::ALL.map(|model| model.name().to_owned()).to_vec();
-    config.holds_header = Some(trine_weights::holds_header);
-    config.judge_tower = Some(|file, beginning| {
-        trine_model::judge_tower(file, beginning).map_err(|error| error.to_string())
-    });
-    Ok(config)
-}
-
-/// Returns the models on this machine; none if the store cannot be read.
-pub(crate) fn all_here() -> Vec<StoreEntry> {
-    hub().and_then(|hub| hub.list()).unwrap_or_default()
-}
-
-/// Returns names of complete local models, for messages.
-pub(crate) fn local_names() -> Vec<String> {
-    let entries = all_here();
-    let complete = entries.iter().filter(|entry| entry.state == trine_hub::EntryState::Complete);
-    complete.take(20).map(|entry| entry.short.clone()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const NO: FetchArgs = FetchArgs { yes: false, is_unasked: true };
-
     fn lone(typed: &str) -> Result<ModelOrPrompt> {
-        model_or_prompt(typed, &NO)
+        model_or_prompt(&ModelLibrary::default(), typed, Download::Never)
     }
 
     #[test]
@@ -563,23 +551,27 @@ mod tests {
         assert!(error.contains("src/mian.rs.gguf"), "{error}");
     }
 
+    fn look(typed: Option<&str>) -> Result<Chosen> {
+        find(&ModelLibrary::default(), typed, Download::Never)
+    }
+
     #[test]
     fn close_paths_are_named() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("gemma.gguf"), "x").unwrap();
         let wrong = folder.path().join("gema.gguf");
-        let error = find(wrong.to_str(), &NO).unwrap_err().to_string();
+        let error = look(wrong.to_str()).unwrap_err().to_string();
         assert!(error.contains("Did you mean") && error.contains("gemma.gguf?"), "{error}");
         assert!(!error.contains("?."), "{error}");
         // A file that is not a model is never suggested.
         for (other, wrong) in [("readme", "raedme"), ("ab", "-"), ("abcd", "abc")] {
             std::fs::create_dir(folder.path().join(other)).unwrap();
-            let error = find(folder.path().join(wrong).to_str(), &NO).unwrap_err().to_string();
+            let error = look(folder.path().join(wrong).to_str()).unwrap_err().to_string();
             assert!(!error.contains(&format!("{other}?")), "{error}");
         }
-        let error = find(Some("gemma-3-4b-it"), &NO).unwrap_err().to_string();
+        let error = look(Some("gemma-3-4b-it")).unwrap_err().to_string();
         assert!(error.contains("gemma3:4b"), "{error}");
-        let error = find(Some("/no/such/folder/m.gguf"), &NO).unwrap_err().to_string();
+        let error = look(Some("/no/such/folder/m.gguf")).unwrap_err().to_string();
         assert!(error.contains("the folder /no/such/folder does not exist"), "{error}");
     }
 
@@ -591,7 +583,7 @@ mod tests {
         for (name, target) in [("loop.gguf", "loop.gguf"), ("gone.gguf", "nothing.gguf")] {
             let link = folder.path().join(name);
             std::os::unix::fs::symlink(folder.path().join(target), &link).unwrap();
-            let error = find(link.to_str(), &NO).unwrap_err().to_string();
+            let error = look(link.to_str()).unwrap_err().to_string();
             assert!(error.contains("link that cannot be followed"), "{error}");
             assert!(!error.contains("Did you mean"), "{error}");
         }

@@ -13,6 +13,7 @@ use trine_npu::partner::{NpuPartner, Share, Sketch};
 
 use crate::device::Opened;
 use crate::failure::usage;
+use crate::library::ModelLibrary;
 use crate::npu_options::{NpuOptions, NpuShare, PackChoice};
 use crate::terminal::shown;
 use crate::{measured, npu_packs};
@@ -24,9 +25,14 @@ static PARTNER: Mutex<Option<(PathBuf, Arc<NpuPartner>)>> = Mutex::new(None);
 ///
 /// # Errors
 /// Returns an error if it can have none, if the pack is refused, or if the NPU cannot be used.
-pub(crate) fn join(opened: Opened, npu: Option<&NpuOptions>, model: &Model) -> Result<Opened> {
+pub(crate) fn join(
+    library: &ModelLibrary,
+    opened: Opened,
+    npu: Option<&NpuOptions>,
+    model: &Model,
+) -> Result<Opened> {
     let Some(npu) = npu else { return Ok(opened) };
-    let partner = partner(npu, opened.lender()?, model)?;
+    let partner = partner(library, npu, opened.lender()?, model)?;
     opened.with_partner(partner)
 }
 
@@ -34,7 +40,11 @@ pub(crate) fn join(opened: Opened, npu: Option<&NpuOptions>, model: &Model) -> R
 ///
 /// # Errors
 /// Returns an error as [`join`], and if the share would have to be measured.
-pub(crate) fn describe(opened: Opened, npu: Option<&NpuOptions>) -> Result<Opened> {
+pub(crate) fn describe(
+    library: &ModelLibrary,
+    opened: Opened,
+    npu: Option<&NpuOptions>,
+) -> Result<Opened> {
     let Some(npu) = npu else { return Ok(opened) };
     opened.lender()?;
     let NpuShare::Part(part) = npu.share else {
@@ -42,15 +52,15 @@ pub(crate) fn describe(opened: Opened, npu: Option<&NpuOptions>) -> Result<Opene
             "what is lent follows from products that are timed on the NPU, and here none is submitted: give --npu-share too, such as 0.25",
         ));
     };
-    let (_, pack) = open_pack(npu)?;
+    let (_, pack) = open_pack(library, npu)?;
     let partner = Arc::new(Sketch::new(&pack, part).map_err(anyhow::Error::msg)?);
     opened.with_partner(partner)
 }
 
 /// Reads the pack that is asked for, and returns its folder too.
-fn open_pack(npu: &NpuOptions) -> Result<(PathBuf, Pack)> {
+fn open_pack(library: &ModelLibrary, npu: &NpuOptions) -> Result<(PathBuf, Pack)> {
     let folder = match &npu.pack {
-        PackChoice::Stored => npu_packs::only_pack()?,
+        PackChoice::Stored => npu_packs::only_pack(library)?,
         PackChoice::Folder(folder) => folder.clone(),
     };
     let pack = Pack::open(&folder).with_context(|| format!("{} is refused", shown(&folder)))?;
@@ -58,8 +68,13 @@ fn open_pack(npu: &NpuOptions) -> Result<(PathBuf, Pack)> {
 }
 
 /// Returns the NPU, which is opened once.
-fn partner(npu: &NpuOptions, lender: &dyn Device, model: &Model) -> Result<Arc<NpuPartner>> {
-    let (folder, pack) = open_pack(npu)?;
+fn partner(
+    library: &ModelLibrary,
+    npu: &NpuOptions,
+    lender: &dyn Device,
+    model: &Model,
+) -> Result<Arc<NpuPartner>> {
+    let (folder, pack) = open_pack(library, npu)?;
     let mut known = PARTNER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((its, partner)) = known.as_ref() {
         if *its != folder {
@@ -74,14 +89,13 @@ fn partner(npu: &NpuOptions, lender: &dyn Device, model: &Model) -> Result<Arc<N
             Share::Fastest { operations_per_second }
         }
     };
-    let partner = Arc::new(open(&pack, share)?);
+    let partner = Arc::new(open(library, &pack, share)?);
     *known = Some((folder, Arc::clone(&partner)));
     Ok(partner)
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-fn open(pack: &Pack, share: Share) -> Result<NpuPartner> {
-    use crate::output;
+fn open(library: &ModelLibrary, pack: &Pack, share: Share) -> Result<NpuPartner> {
     use trine_npu::UNTESTED;
     use trine_npu::doctor::State;
     use trine_npu::sys::real::RealSys;
@@ -95,7 +109,7 @@ fn open(pack: &Pack, share: Share) -> Result<NpuPartner> {
         });
         bail!("the NPU cannot be used{why}; `trine npu doctor` says more");
     };
-    output::warning(if diagnosis.facts.is_model {
+    library.warn(if diagnosis.facts.is_model {
         "what --npu asks for is trine's model here: no time and no result is an NPU's".to_owned()
     } else {
         format!(
@@ -107,7 +121,7 @@ fn open(pack: &Pack, share: Share) -> Result<NpuPartner> {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-fn open(_: &Pack, _: Share) -> Result<NpuPartner> {
+fn open(_: &ModelLibrary, _: &Pack, _: Share) -> Result<NpuPartner> {
     bail!("no NPU can be used here: the driver is one of Linux on x86-64")
 }
 

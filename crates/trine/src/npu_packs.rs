@@ -9,7 +9,7 @@ use trine_npu::pack::{Manifest, Pack};
 use trine_npu::{PackError, told};
 
 use crate::failure::usage;
-use crate::model_source::hub_config;
+use crate::library::ModelLibrary;
 use crate::terminal::shown;
 
 /// The folder of the store for packs. No owner's name begins with a dot.
@@ -19,8 +19,8 @@ const FOLDER: &str = ".npu";
 ///
 /// # Errors
 /// Returns an error if a setting of the store cannot be used.
-pub(crate) fn folder() -> Result<PathBuf> {
-    Ok(hub_config()?.store.join(FOLDER))
+pub(crate) fn folder(library: &ModelLibrary) -> Result<PathBuf> {
+    Ok(library.hub_config()?.store.join(FOLDER))
 }
 
 /// Reads all packs in a folder, by name.
@@ -67,8 +67,8 @@ pub(crate) fn is_used(manifest: &Manifest) -> bool {
 ///
 /// # Errors
 /// Returns an error if there is none, or several.
-pub(crate) fn only_pack() -> Result<PathBuf> {
-    let folder = folder()?;
+pub(crate) fn only_pack(library: &ModelLibrary) -> Result<PathBuf> {
+    let folder = folder(library)?;
     let names = names(&folder)?;
     let place = shown(&folder);
     if names.is_empty() {

@@ -10,7 +10,7 @@ use trine_weights::DType;
 use crate::cli::{FITTING_LAYERS, NO_LIMIT, Placement, SamplingArgs, Seed};
 use crate::device::{DeviceChoice, Tune};
 use crate::npu_options::NpuOptions;
-use crate::settings;
+use crate::settings::Settings;
 use crate::tower::Wish;
 
 /// The source of the number of positions.
@@ -27,7 +27,7 @@ pub(crate) enum ContextFrom {
 
 /// Where a model runs, and with how much memory.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct Options {
     /// The device.
     pub(crate) device: DeviceChoice,
     /// Layers that the GPU runs, if asked for.
@@ -54,21 +54,22 @@ pub(crate) struct Settings {
     pub(crate) vision: Wish,
 }
 
-impl Settings {
-    /// Returns the settings of a command whose usual storage of keys and values is `kv`.
-    pub(crate) fn new(placement: &Placement, kv: KvType) -> Self {
-        let whole = filled(placement, settings::get().placement().clone());
-        let mut settings = Self::typed(&whole, kv);
+impl Options {
+    /// Returns the options of a command whose usual storage of keys and values is `kv`: what is
+    /// typed, or else set.
+    pub(crate) fn new(set: &Settings, placement: &Placement, kv: KvType) -> Self {
+        let whole = filled(placement, set.placement().clone());
+        let mut options = Self::typed(&whole, kv);
         if placement.context.is_none() {
-            settings.context_from = ContextFrom::Settings;
+            options.context_from = ContextFrom::Settings;
         }
-        settings
+        options
     }
 
-    /// Returns the settings of a command that measures a model: values of the configuration that
+    /// Returns the options of a command that measures a model: values of the configuration that
     /// change what is measured, the formats and the context, apply to it only if they are typed.
-    pub(crate) fn measuring(placement: &Placement, kv: KvType) -> Self {
-        let set = settings::get().placement().clone();
+    pub(crate) fn measuring(set: &Settings, placement: &Placement, kv: KvType) -> Self {
+        let set = set.placement().clone();
         let set = Placement { kv: None, context: None, quantize: None, ..set };
         Self::typed(&filled(placement, set), kv)
     }

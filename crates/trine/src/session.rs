@@ -16,8 +16,9 @@ use trine_weights::DType;
 use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::draft::{Attached, DraftFacts, Drafting};
 use crate::forecast::PREFILL;
+use crate::library::ModelLibrary;
 use crate::model_source::Source;
-use crate::options::{ContextFrom, Settings};
+use crate::options::{ContextFrom, Options};
 use crate::tower::Wish;
 use crate::vision::{Seat, Vision};
 use crate::{npu, output, terminal};
@@ -81,10 +82,11 @@ impl Sizes {
         &self,
         name: &str,
         model: &Model,
-        settings: &Settings,
+        settings: &Options,
+        library: &ModelLibrary,
     ) -> Result<EngineOptions> {
         Ok(EngineOptions {
-            context: checked_context(name, model, settings)?,
+            context: checked_context(name, model, settings, library)?,
             kv: settings.kv,
             sequences: self.sequences,
             further: self.further,
@@ -124,13 +126,29 @@ pub(crate) struct Session {
     reduced: bool,
 }
 
+/// How much [`Session::description`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// That a GPU has too little memory for the model, if so.
+    Least,
+    /// What runs where, in a line.
+    Short,
+    /// All that was chosen.
+    Full,
+}
+
 impl Session {
     /// Finds, opens and loads a model.
     ///
     /// # Errors
     /// Returns an error if any of that fails.
-    pub(crate) fn open(source: &Source, settings: &Settings, sizes: Sizes) -> Result<Self> {
-        Self::open_with(source, settings, sizes, &Drafting::default(), |program| program)
+    pub(crate) fn open(
+        library: &ModelLibrary,
+        source: &Source,
+        settings: &Options,
+        sizes: Sizes,
+    ) -> Result<Self> {
+        Self::open_with(library, source, settings, sizes, &Drafting::default(), |program| program)
     }
 
     /// Does the same, with something that guesses tokens. `decorate` may put something between
@@ -139,27 +157,29 @@ impl Session {
     /// # Errors
     /// As [`Session::open`], and if a draft model that has to fit does not.
     pub(crate) fn open_with(
+        library: &ModelLibrary,
         source: &Source,
-        settings: &Settings,
+        settings: &Options,
         sizes: Sizes,
         drafting: &Drafting,
         decorate: impl FnOnce(Box<dyn Program>) -> Box<dyn Program>,
     ) -> Result<Self> {
-        let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
+        let Options { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
         let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
         let name = source.name();
         let (model, opened) = both(
             || source.open(settings.quantize),
-            || settings.device.open(threads, gpu_layers, gpu),
+            || settings.device.open(library, threads, gpu_layers, gpu),
         );
         let opened = opened?;
-        let seeing = settings.vision.fulfil(source, model?)?;
-        let mut attached = drafting.attach(source, seeing)?;
-        attached.check_layers(gpu_layers)?;
+        let seeing = settings.vision.fulfil(library, source, model?)?;
+        let mut attached = drafting.attach(library, source, seeing)?;
+        attached.check_layers(library, gpu_layers)?;
         let model = &attached.model;
+        let (sequences, prefill) = (sizes.sequences, sizes.prefill);
         let guessing =
-            drafting.load(source, model, settings, (sizes.sequences, sizes.prefill), &opened)?;
-        let options = sizes.guessing(drafting).options(&name, model, settings)?;
+            drafting.load(library, source, model, settings, (sequences, prefill), &opened)?;
+        let options = sizes.guessing(drafting).options(&name, model, settings, library)?;
         let demand = options.demand_of(model)?;
         let place = |taken: &[u64]| {
             placement::decide(&options.plan(model), opened.device.as_ref(), &demand, taken)
@@ -167,19 +187,20 @@ impl Session {
         let seat = Seat::choose(model, &opened, place)?;
         let taken = seat.as_ref().map_or([0; 2], Seat::taken);
         // A draft model reads few rows at once, and has no part in the NPU; nor has a tower.
-        let opened = npu::join(opened, settings.npu.as_ref(), model)?;
+        let opened = npu::join(library, opened, settings.npu.as_ref(), model)?;
         let Opened { device, gpus, threads, npu, .. } = opened;
         let most_context = device.most_context();
         let decide = |model: &Model| {
             placement::decide(&options.plan(model), device.as_ref(), &demand, &taken)
         };
-        attached.choose(decide, |placement| placement);
-        let loaded = attached.load(|model| Engine::load(model, device.as_ref(), options, &taken));
+        attached.choose(library, decide, |placement| placement);
+        let load = |model: &Model| Engine::load(model, device.as_ref(), options, &taken);
+        let loaded = attached.load(library, load);
         if let Some(reason) = loaded.as_ref().err().and_then(unsupported)
-            && let Some(settings) = settings.instead(&reason)
+            && let Some(settings) = settings.instead(library, &reason)
         {
             drop((guessing, device, gpus));
-            return Self::open_with(source, &settings, sizes, drafting, decorate);
+            return Self::open_with(library, source, &settings, sizes, drafting, decorate);
         }
         let is_short =
             matches!(&loaded, Err(EngineError::Backend(BackendError::OutOfMemory { .. })));
@@ -205,7 +226,7 @@ impl Session {
         let gpu = gpus.into_iter().find(|gpu| Some(gpu.uuid()) == runs_on_gpu);
         let threads = if gpu.is_some() { 1 } else { threads };
         let rows = engine.limits().picture.unwrap_or(0);
-        let seat = settings.seat_for(seat, &model, rows)?;
+        let seat = settings.seat_for(library, seat, &model, rows)?;
         let vision = seat.map(|seat| Vision::start(seat, &model)).transpose()?;
         let device = runs_on;
         Ok(Self {
@@ -223,53 +244,46 @@ impl Session {
         })
     }
 
-    /// Prints on standard error what runs where: a line on a terminal, all decisions if asked for.
-    /// That a GPU has too little memory for the model is always printed.
-    pub(crate) fn tell(&self, verbose: bool) {
+    /// Says what runs where, a line for each thing.
+    pub(crate) fn description(&self, detail: Detail) -> Vec<String> {
         let shares = shares(&self.engine.program().facts().shares);
-        let device = shares.as_ref().unwrap_or(&self.device);
-        if !verbose && !terminal::stderr_is_terminal() {
-            if self.reduced {
+        let device = terminal::harmless(shares.as_ref().unwrap_or(&self.device));
+        let name = terminal::harmless(&self.name);
+        match detail {
+            Detail::Least if self.reduced => {
                 let taking = self.draft.as_ref().and_then(|draft| draft.taking(true));
                 let taking = taking.map_or(String::new(), |taking| format!("; {taking}"));
-                output::note(&format!(
-                    "the model does not fit into the GPU's memory: {}{taking}",
-                    terminal::harmless(device)
-                ));
+                let short = "the model does not fit into the GPU's memory";
+                return vec![format!("{short}: {device}{taking}")];
             }
-            return;
-        }
-        if !verbose {
-            let name = terminal::harmless(&self.name);
-            output::note(&format!("{name} on {}", terminal::harmless(device)));
-            return;
+            Detail::Least => return Vec::new(),
+            Detail::Short => return vec![format!("{name} on {device}")],
+            Detail::Full => {}
         }
         let memory = self.engine.program().memory();
         let options = &self.engine.program().facts().options;
         let formats = formats(&self.model);
         let size = output::bytes(self.model.checkpoint().file_bytes());
-        output::note(&format!(
-            "model: {}, {size}, {}",
-            terminal::harmless(&self.name),
-            formats.join(" ")
-        ));
-        output::note(&format!("device: {}", terminal::harmless(device)));
-        output::note(&format!(
-            "context: {} of the model's {} tokens; KV cache in {}, {}",
-            self.engine.context(),
-            self.model.config().context,
-            options.kv.name(),
-            output::bytes(memory.caches),
-        ));
+        let mut lines = vec![
+            format!("model: {name}, {size}, {}", formats.join(" ")),
+            format!("device: {device}"),
+            format!(
+                "context: {} of the model's {} tokens; KV cache in {}, {}",
+                self.engine.context(),
+                self.model.config().context,
+                options.kv.name(),
+                output::bytes(memory.caches),
+            ),
+        ];
         if let Some(vision) = &self.vision {
-            output::note(&format!(
+            lines.push(format!(
                 "images: {}, {} once the first one comes",
                 terminal::harmless(&vision.device),
                 output::bytes(vision.memory.total()),
             ));
         }
         if let Some(draft) = &self.draft {
-            output::note(&format!(
+            lines.push(format!(
                 "draft: {}, {}, {}{}",
                 terminal::harmless(&draft.source.name()),
                 output::bytes(draft.memory.total()),
@@ -281,6 +295,7 @@ impl Session {
                 },
             ));
         }
+        lines
     }
 
     /// Returns the longest context that the model was made for, if it is longer than the one at
@@ -428,13 +443,19 @@ fn unsupported(error: &EngineError) -> Option<String> {
     }
 }
 
-impl Settings {
+impl Options {
     /// Returns a tower's place if the model runs steps that are wide enough for its pictures. If
     /// they are not, and no picture was given, a note says so.
     ///
     /// # Errors
     /// Returns an error with a remedy if there are pictures.
-    fn seat_for(&self, seat: Option<Seat>, model: &Model, rows: usize) -> Result<Option<Seat>> {
+    fn seat_for(
+        &self,
+        library: &ModelLibrary,
+        seat: Option<Seat>,
+        model: &Model,
+        rows: usize,
+    ) -> Result<Option<Seat>> {
         let wanted = model.tower().map_or(0, |tower| tower.config().soft_tokens());
         if wanted <= rows {
             return Ok(seat);
@@ -449,17 +470,17 @@ impl Settings {
         if matches!(self.vision, Wish::Needed(_)) {
             bail!(what);
         }
-        output::note(&format!("no images are taken: {what}"));
+        library.note(format!("no images are taken: {what}"));
         Ok(None)
     }
 
     /// Returns the settings to try after a device could not run the model, if there are others, and
     /// says so: the processor in the place of a GPU that nobody named.
-    fn instead(&self, reason: &str) -> Option<Self> {
+    fn instead(&self, library: &ModelLibrary, reason: &str) -> Option<Self> {
         if self.device != DeviceChoice::Auto || self.gpu_layers.is_some() {
             return None;
         }
-        output::warning(format_args!("{reason}; it runs on the CPU"));
+        library.warn(format_args!("{reason}; it runs on the CPU"));
         Some(Self { device: DeviceChoice::Cpu, ..self.clone() })
     }
 }
@@ -481,7 +502,12 @@ fn not_loaded(name: &str, device: &str, layers: Option<usize>, taking: Option<St
 
 /// Returns the context, checked. A context beyond the model's is an error: positions it never saw
 /// give nonsense. A preset's is a bound, as it is for a server, and becomes the model's.
-fn checked_context(name: &str, model: &Model, settings: &Settings) -> Result<Option<usize>> {
+fn checked_context(
+    name: &str,
+    model: &Model,
+    settings: &Options,
+    library: &ModelLibrary,
+) -> Result<Option<usize>> {
     let most = model.config().context;
     let Some(asked) = settings.context.filter(|&asked| asked > most) else {
         return Ok(settings.context);
@@ -493,9 +519,7 @@ fn checked_context(name: &str, model: &Model, settings: &Settings) -> Result<Opt
             "the setting context = {asked} {than}; `trine config` shows where it is set, and --context {most} comes before it"
         ),
         ContextFrom::Preset => {
-            output::warning(format_args!(
-                "the preset's num_ctx of {asked} {than}: {most} are used"
-            ));
+            library.warn(format_args!("the preset's num_ctx of {asked} {than}: {most} are used"));
             Ok(Some(most))
         }
     }
@@ -525,6 +549,7 @@ mod tests {
 
     use super::*;
     use crate::cli::Placement;
+    use crate::settings::Settings;
 
     #[test]
     fn a_gpu_that_nobody_named_gives_way_to_the_processor() {
@@ -543,16 +568,19 @@ mod tests {
                 gpu_layers: layers,
                 ..Placement::default()
             };
-            Settings::new(&placement, KvType::F16)
+            Options::new(&Settings::default(), &placement, KvType::F16)
         };
         let reason = unsupported(&refused()).unwrap();
         assert!(reason.contains("gpu cannot run this model: its heads have"), "{reason}");
-        let other = settings("auto", None).instead(&reason).unwrap();
+        let other = settings("auto", None).instead(&ModelLibrary::default(), &reason).unwrap();
         assert_eq!(other.device, DeviceChoice::Cpu);
         for (device, layers) in
             [("vulkan", None), ("vulkan:0", None), ("cpu", None), ("auto", Some(3))]
         {
-            assert!(settings(device, layers).instead(&reason).is_none(), "{device}");
+            assert!(
+                settings(device, layers).instead(&ModelLibrary::default(), &reason).is_none(),
+                "{device}"
+            );
         }
         assert!(unsupported(&short).is_none(), "fewer layers are tried");
     }

@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
@@ -17,7 +17,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use trine_engine::SamplingParams;
 
+use crate::callbacks::CommandLine;
 use crate::cli::{DraftArgs, Placement, SamplingArgs, ServeArgs, ServerArgs};
+use crate::library::ModelLibrary;
 use crate::output;
 use crate::terminal;
 
@@ -58,23 +60,12 @@ pub(crate) struct Settings {
     pub(crate) file: Option<PathBuf>,
     /// Whether the file exists.
     pub(crate) is_there: bool,
+    /// Where models are found, and a command line that is told of them.
+    pub(crate) library: ModelLibrary,
     values: Vec<Value>,
     placement: Placement,
     sampling: SamplingArgs,
     drafts: DraftArgs,
-}
-
-static SETTINGS: OnceLock<Settings> = OnceLock::new();
-
-/// Makes these the settings of the process. Later calls change nothing.
-pub(crate) fn set(settings: Settings) {
-    // If the settings were asked for before, the defaults are in use already.
-    let _ = SETTINGS.set(settings);
-}
-
-/// Returns the settings of the process. In tests none are set.
-pub(crate) fn get() -> &'static Settings {
-    SETTINGS.get_or_init(Settings::default)
 }
 
 /// A command for checking the values of options of `run`.
@@ -139,6 +130,7 @@ impl Settings {
             RunProbe::try_parse_from(typed).context("the settings contradict each other")?;
         (settings.placement, settings.sampling) = (probe.placement, probe.sampling);
         settings.drafts = probe.drafts;
+        settings.library = settings.made_library();
         Ok(settings)
     }
 
@@ -163,14 +155,11 @@ impl Settings {
         })
     }
 
-    /// Returns the model that runs if none is named.
-    pub(crate) fn model(&self) -> Option<&str> {
-        self.text("model")
-    }
-
-    /// Returns the folder of the model store.
-    pub(crate) fn store(&self) -> Option<PathBuf> {
-        self.text("store").map(PathBuf::from)
+    fn made_library(&self) -> ModelLibrary {
+        let mut library = ModelLibrary::new(Arc::new(CommandLine));
+        library.model = self.text("model").map(str::to_owned);
+        library.store = self.text("store").map(PathBuf::from);
+        library
     }
 
     /// Returns where a model runs.

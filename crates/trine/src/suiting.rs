@@ -14,6 +14,7 @@ use crate::device::{DeviceChoice, GpuOptions};
 use crate::embedded::Embedded;
 use crate::fitting::{CONTEXT, Room};
 use crate::forecast::{Machine, Work};
+use crate::library::ModelLibrary;
 use crate::{machine, measured, output};
 
 /// The context in tokens at which speed is forecast: a few questions and answers.
@@ -64,9 +65,10 @@ impl Suited {
     ///
     /// # Errors
     /// Returns an error if there is no memory to measure with.
-    pub(crate) fn measured() -> Result<Self> {
-        let cpu = DeviceChoice::Cpu.open(None, None, GpuOptions::tuned(TuningMode::Off))?;
-        let processor = measured::processor_reads(cpu.threads)?.usual;
+    pub(crate) fn measured(library: &ModelLibrary) -> Result<Self> {
+        let cpu =
+            DeviceChoice::Cpu.open(library, None, None, GpuOptions::tuned(TuningMode::Off))?;
+        let processor = measured::processor_reads(library, cpu.threads)?.usual;
         drop(cpu);
         Ok(Self::of(Room::now(), Some(processor), GpuRoom::measured()))
     }

@@ -12,9 +12,8 @@ use trine_hub::catalog::{self, Known};
 use trine_model::{Family, Model, ModelError, Pixels, Tower, TowerConfig, TowerKind};
 use trine_pictures::Preparation;
 
-use crate::cli::TowerArgs;
+use crate::library::ModelLibrary;
 use crate::model_source::Source;
-use crate::picture_file::expanded;
 use crate::seeing::{SEEING, other};
 use crate::{output, terminal};
 
@@ -45,17 +44,6 @@ pub(crate) enum Choice {
     Off,
 }
 
-impl Choice {
-    /// Returns what was typed.
-    pub(crate) fn typed(args: &TowerArgs) -> Self {
-        match &args.mmproj {
-            Some(file) => Self::File(expanded(file)),
-            None if args.no_mmproj => Self::Off,
-            None => Self::Found,
-        }
-    }
-}
-
 /// Returns the model with its vision tower.
 ///
 /// # Errors
@@ -70,7 +58,12 @@ pub(crate) fn attach(source: &Source, model: Model, choice: &Choice) -> Result<M
 ///
 /// # Errors
 /// Returns an error if the typed file cannot be used.
-pub(crate) fn attach_if_any(source: &Source, model: Model, choice: &Choice) -> Result<Model> {
+pub(crate) fn attach_if_any(
+    library: &ModelLibrary,
+    source: &Source,
+    model: Model,
+    choice: &Choice,
+) -> Result<Model> {
     let may_have = files(source, &model);
     let (model, refused) = attach_usable(source, model, choice)?;
     if let Some(error) = refused {
@@ -78,7 +71,7 @@ pub(crate) fn attach_if_any(source: &Source, model: Model, choice: &Choice) -> R
         if is_news(&text, &may_have) {
             match is_of_another_kind(&error) {
                 true => tracing::info!("{text}"),
-                false => output::warning(text),
+                false => library.warn(text),
             }
         }
     }
@@ -402,10 +395,15 @@ impl Wish {
     ///
     /// # Errors
     /// As [`attach`] if it is needed, else as [`attach_if_any`].
-    pub(crate) fn fulfil(&self, source: &Source, model: Model) -> Result<Model> {
+    pub(crate) fn fulfil(
+        &self,
+        library: &ModelLibrary,
+        source: &Source,
+        model: Model,
+    ) -> Result<Model> {
         match self {
             Self::None => Ok(model),
-            Self::IfAny(choice) => attach_if_any(source, model, choice),
+            Self::IfAny(choice) => attach_if_any(library, source, model, choice),
             Self::Needed(choice) => attach(source, model, choice),
         }
     }
@@ -417,7 +415,8 @@ impl Wish {
     pub(crate) fn fulfil_silently(&self, source: &Source, model: Model) -> Result<Model> {
         match self {
             Self::IfAny(choice) => Ok(attach_usable(source, model, choice)?.0),
-            Self::None | Self::Needed(_) => self.fulfil(source, model),
+            Self::None => Ok(model),
+            Self::Needed(choice) => attach(source, model, choice),
         }
     }
 }

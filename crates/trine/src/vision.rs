@@ -20,8 +20,9 @@ use trine_server::tower_input;
 
 use crate::device::Opened;
 use crate::draft::loses;
+use crate::library::ModelLibrary;
 use crate::picture_file::{Input, PictureFile};
-use crate::{output, tower};
+use crate::tower;
 
 /// The most bytes of rows of pictures that are kept: those of some dozen pictures.
 const KEPT_BYTES: usize = 128 << 20;
@@ -83,13 +84,13 @@ impl Seat {
     ///
     /// # Panics
     /// If the model has no tower.
-    pub(crate) fn fastest(model: &Model, opened: &Opened) -> Result<Self> {
+    pub(crate) fn fastest(library: &ModelLibrary, model: &Model, opened: &Opened) -> Result<Self> {
         let config = model.tower().expect("the model has a tower").config();
         match Self::on_gpu(model, config, opened) {
             Some(Ok(seat)) => Ok(seat),
             refused => {
                 if let Some(Err(error)) = refused {
-                    output::note(&format!("the image is read on the CPU: {error}"));
+                    library.note(format!("the image is read on the CPU: {error}"));
                 }
                 Self::on_processor(model, config, opened)
             }

@@ -4,44 +4,8 @@ use clap::Args;
 
 use super::values::parse_guesses;
 use crate::device::DeviceChoice;
-
-/// What guesses tokens, as typed or set.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum DraftChoice {
-    /// The text so far, and the draft model that belongs to an embedded model.
-    #[default]
-    Auto,
-    /// Nothing.
-    Off,
-    /// The text so far and earlier answers.
-    Ngram,
-    /// A model of this name, and the text so far.
-    Model(String),
-}
-
-impl DraftChoice {
-    /// Reads `auto`, `off`, `ngram` or a model's name.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => return Ok(Self::Auto),
-            "off" => return Ok(Self::Off),
-            "ngram" => return Ok(Self::Ngram),
-            _ => {}
-        }
-        let word = text.trim().to_ascii_lowercase();
-        let meant = match word.as_str() {
-            "" => return Err("choose auto, off, ngram or a model, such as gemma3:270m".to_owned()),
-            "auto" => "auto",
-            "off" | "none" | "no" | "false" => "off",
-            "ngram" | "n-gram" | "lookup" => "ngram",
-            number if number.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return Err("--drafts sets the number of guesses".to_owned());
-            }
-            _ => return Ok(Self::Model(text.to_owned())),
-        };
-        Err(format!("it is spelled {meant}; a file of that name is ./{}", text.trim()))
-    }
-}
+use crate::draft::{DraftChoice, DraftOptions};
+use crate::settings::Settings;
 
 /// What guesses the tokens that follow, so that a step can verify several. Guesses change how fast
 /// tokens come, and never which where logits do not depend on the width of a step.
@@ -67,24 +31,18 @@ pub(crate) struct DraftArgs {
     pub(crate) drafts: Option<usize>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn choices_are_words_or_models() {
-        assert_eq!(DraftChoice::parse("off"), Ok(DraftChoice::Off));
-        assert_eq!(DraftChoice::parse("auto"), Ok(DraftChoice::default()));
-        assert_eq!(DraftChoice::parse("ngram"), Ok(DraftChoice::Ngram));
-        let model = DraftChoice::Model("gemma3:270m".to_owned());
-        assert_eq!(DraftChoice::parse("gemma3:270m"), Ok(model));
-        assert!(DraftChoice::parse(" ").is_err());
-        let file = DraftChoice::Model("./none".to_owned());
-        assert_eq!(DraftChoice::parse("./none"), Ok(file));
-        for (text, told) in
-            [("None", "off"), ("OFF", "off"), ("n-gram", "ngram"), ("5", "--drafts")]
-        {
-            assert!(DraftChoice::parse(text).unwrap_err().contains(told), "{text}");
+impl DraftArgs {
+    /// Returns what is typed, or else set.
+    pub(crate) fn options(&self, set: &Settings) -> DraftOptions {
+        let Self { draft, draft_device: device, drafts } = self;
+        let usual = set.drafts();
+        DraftOptions {
+            draft: draft.as_ref().or(usual.draft.as_ref()).cloned(),
+            device: device.as_ref().or(usual.draft_device.as_ref()).cloned(),
+            depth: *drafts,
+            is_typed: draft.is_some(),
+            is_device_typed: device.is_some(),
+            origin: if draft.is_some() { None } else { set.origin("draft") },
         }
     }
 }

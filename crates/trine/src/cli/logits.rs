@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::draft::DraftChoice;
 use super::models::FetchArgs;
 use super::pictures::TowerArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_positive, whole};
+use crate::draft::DraftChoice;
 
 /// `trine logits`
 #[derive(Debug, Args)]

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::draft::DraftChoice;
 use super::placement::MODEL_HELP;
 use super::template::TemplateArgs;
 use super::values::{parse_number, parse_positive, whole};
+use crate::draft::DraftChoice;
+use crate::fetch::Download;
 
 /// What a command may do about a model that is not here.
 #[derive(Debug, Clone, Default, Args)]
@@ -15,17 +16,18 @@ pub(crate) struct FetchArgs {
     /// Download the model without asking if it is not on this machine
     #[arg(short, long)]
     pub(crate) yes: bool,
-
-    /// Whether there is no question either: the command runs nothing.
-    #[arg(skip)]
-    pub(crate) is_unasked: bool,
 }
 
 impl FetchArgs {
-    /// What is given, for a command that runs nothing: it downloads what `--yes` says, and is no
-    /// reason to ask.
-    pub(crate) fn unasked(&self) -> Self {
-        Self { is_unasked: true, ..self.clone() }
+    /// Returns what is given.
+    pub(crate) fn download(&self) -> Download {
+        if self.yes { Download::Always } else { Download::Ask }
+    }
+
+    /// Returns what is given, for a command that runs nothing: it downloads what `--yes` says, and
+    /// is no reason to ask.
+    pub(crate) fn unasked(&self) -> Download {
+        if self.yes { Download::Always } else { Download::Never }
     }
 }
 

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use trine_pictures::Limits;
 
+use crate::picture_file::expanded;
+use crate::tower::Choice;
+
 /// Which vision tower a model has.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Images")]
@@ -17,6 +20,17 @@ pub(crate) struct TowerArgs {
     /// Take texts only: load no vision tower
     #[arg(long)]
     pub(crate) no_mmproj: bool,
+}
+
+impl TowerArgs {
+    /// Returns the tower that was chosen.
+    pub(crate) fn choice(&self) -> Choice {
+        match &self.mmproj {
+            Some(file) => Choice::File(expanded(file)),
+            None if self.no_mmproj => Choice::Off,
+            None => Choice::Found,
+        }
+    }
 }
 
 /// Pictures for a prompt.

@@ -18,17 +18,21 @@ use super::bench_pictures;
 use super::bench_runs::{Kind, Means, Round, Run, Test, one};
 use super::bench_steps::{self, StepTime};
 use crate::bandwidth::Yardstick;
-use crate::cli::{BenchArgs, DraftChoice};
+use crate::callbacks::tell;
+use crate::cli::BenchArgs;
+use crate::draft::DraftChoice;
 use crate::draft::Drafting;
 use crate::energy::{Sensor, Sensors};
 use crate::failure::usage;
 use crate::forecast::PREFILL;
 use crate::interrupt::Watch;
+use crate::library::ModelLibrary;
 use crate::model_source::{Source, find};
 use crate::npu::Done;
-use crate::options::Settings;
+use crate::options::Options;
 use crate::output;
 use crate::session::{Session, Sizes};
+use crate::settings::Settings;
 use crate::statistics::Summary;
 use crate::terminal;
 
@@ -96,26 +100,27 @@ struct Report {
 /// # Errors
 /// Returns an error if there is nothing to measure, the tests do not fit into the model's context,
 /// or the device fails.
-pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: BenchArgs, verbose: bool) -> Result<()> {
+    let library = &set.library;
     if let Some(picture) = &args.image {
-        return bench_pictures::run(&args, picture, verbose);
+        return bench_pictures::run(set, &args, picture, verbose);
     }
     let tests = tests(&args)?;
-    let source = find(args.model.as_deref(), &args.fetch)?.source;
-    let mut settings = Settings::measuring(&args.placement, KvType::F16);
+    let source = find(library, args.model.as_deref(), args.fetch.download())?.source;
+    let mut settings = Options::measuring(set, &args.placement, KvType::F16);
     settings.tune = settings.tune.at_load();
     let batch = args.batch.iter().copied().max().unwrap_or(1);
     // The smallest limit on the rows of a step among all devices.
     let rows = if settings.batch_invariant { INVARIANT_ROWS } else { PREFILL };
     settings.context = Some(context(&source, &tests, settings.context, rows)?);
     let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
-    let guesses = Guesses::new(&args, &source)?;
+    let guesses = Guesses::new(set, &args, &source)?;
     let choosing = Choosing::new(&args.choosing, || source.open(settings.quantize))?;
     if choosing.is_some() && !tests.iter().any(|test| test.kind == Kind::Generate) {
         return Err(usage("how tokens are chosen has no effect with -n 0; leave it out"));
     }
-    let mut session = guesses.open(&source, &settings, sizes)?;
-    session.tell(verbose);
+    let mut session = guesses.open(library, &source, &settings, sizes)?;
+    tell(&session, verbose);
     for test in &tests {
         test.check_room(&session.engine, settings.kv_memory)?;
     }
@@ -171,11 +176,14 @@ struct Guesses {
 }
 
 impl Guesses {
-    fn new(args: &BenchArgs, source: &Source) -> Result<Self> {
+    fn new(set: &Settings, args: &BenchArgs, source: &Source) -> Result<Self> {
         // What is set changes what is measured, so only what is typed counts.
         let drafting = match &args.drafting.draft {
             None => Drafting::default(),
-            Some(_) => Drafting::new(&args.drafting, &args.fetch, true)?,
+            Some(_) => {
+                let asked = args.drafting.options(set);
+                Drafting::new(&set.library, &asked, args.fetch.download(), true)?
+            }
         };
         check_shares(&args.accept, &drafting)?;
         let is_text = !drafting.is_off() && args.accept.is_empty();
@@ -201,22 +209,28 @@ impl Guesses {
     }
 
     /// Loads the model, and what guesses for it.
-    fn open(&self, source: &Source, settings: &Settings, sizes: Sizes) -> Result<Session> {
+    fn open(
+        &self,
+        library: &ModelLibrary,
+        source: &Source,
+        settings: &Options,
+        sizes: Sizes,
+    ) -> Result<Session> {
         if !self.accept.is_empty() {
-            return self.open_accepting(source, settings, sizes);
+            return self.open_accepting(library, source, settings, sizes);
         }
         let Some(acceptance) = self.acceptance else {
             let script = |program| match &self.script {
                 Some(script) => Box::new(Scripted::new(program, script.clone())),
                 None => program,
             };
-            return Session::open_with(source, settings, sizes, &self.drafting, script);
+            return Session::open_with(library, source, settings, sizes, &self.drafting, script);
         };
         let sizes = sizes.guessing(&Drafting::lookup());
         let script =
             |program| -> Box<dyn Program> { Box::new(Scripted::new(program, Script::Numbers)) };
         let mut session =
-            Session::open_with(source, settings, sizes, &Drafting::default(), script)?;
+            Session::open_with(library, source, settings, sizes, &Drafting::default(), script)?;
         let reader = Box::new(Reader::new(acceptance, session.engine.vocabulary()));
         session.engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
         Ok(session)
@@ -225,13 +239,15 @@ impl Guesses {
     /// Loads the model with its draft, of which only the comparison of tokens is left out.
     fn open_accepting(
         &self,
+        library: &ModelLibrary,
         source: &Source,
-        settings: &Settings,
+        settings: &Options,
         sizes: Sizes,
     ) -> Result<Session> {
         let script =
             |program| -> Box<dyn Program> { Box::new(Scripted::new(program, Script::Numbers)) };
-        let mut session = Session::open_with(source, settings, sizes, &self.drafting, script)?;
+        let mut session =
+            Session::open_with(library, source, settings, sizes, &self.drafting, script)?;
         let drafter = Accepting::new(session.engine.program().facts(), &self.accept);
         let drafter = drafter.context("--accept is for a --draft that reads the model's caches")?;
         let drafter: Option<Box<dyn Drafter>> = Some(Box::new(drafter));
@@ -444,7 +460,7 @@ fn measure(
 
 fn report(
     session: &Session,
-    settings: &Settings,
+    settings: &Options,
     sensors: &Sensors,
     tests: &[Test],
     runs: &[Vec<Run>],

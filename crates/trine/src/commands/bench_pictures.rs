@@ -14,12 +14,13 @@ use crate::device::GpuOptions;
 use crate::interrupt::Watch;
 use crate::measured;
 use crate::model_source::find;
-use crate::options::Settings;
+use crate::options::Options;
 use crate::output;
 use crate::picture_file::{Input, decode};
+use crate::settings::Settings;
 use crate::statistics::Summary;
 use crate::terminal;
-use crate::tower::{self, Choice};
+use crate::tower;
 use crate::vision::{self, Seat};
 
 /// The sides of the random picture.
@@ -54,12 +55,18 @@ struct Report {
 /// # Errors
 /// Returns an error if the model reads no pictures, the picture cannot be read, or the device
 /// fails.
-pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Result<()> {
-    let source = find(args.model.as_deref(), &args.fetch)?.source;
-    let mut settings = Settings::measuring(&args.placement, KvType::F16);
+pub(super) fn run(
+    set: &Settings,
+    args: &BenchArgs,
+    picture: &BenchPicture,
+    verbose: bool,
+) -> Result<()> {
+    let library = &set.library;
+    let source = find(library, args.model.as_deref(), args.fetch.download())?.source;
+    let mut settings = Options::measuring(set, &args.placement, KvType::F16);
     settings.tune = settings.tune.at_load();
     let plain = source.open(settings.quantize)?;
-    let model = tower::attach(&source, plain.clone(), &Choice::typed(&args.tower))?;
+    let model = tower::attach(&source, plain.clone(), &args.tower.choice())?;
     let config = *model.tower().context("it was attached")?.config();
     let preparation = tower::preparation(&config)?;
     let picture = match picture {
@@ -73,8 +80,8 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
     let preparation_seconds = begin.elapsed().as_secs_f64();
     let TowerInput { grid, soft_tokens, .. } = input;
     let gpu = GpuOptions::tuned(settings.tune.into());
-    let opened = settings.device.open(settings.threads, settings.gpu_layers, gpu)?;
-    let seat = Seat::fastest(&model, &opened)?;
+    let opened = settings.device.open(library, settings.threads, settings.gpu_layers, gpu)?;
+    let seat = Seat::fastest(library, &model, &opened)?;
     let mut program = seat.load(&model).with_context(|| {
         format!("the vision tower cannot be loaded on {}", terminal::harmless(&seat.name()))
     })?;

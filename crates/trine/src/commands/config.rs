@@ -4,21 +4,19 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use crate::cli::ConfigArgs;
-use crate::model_source::hub_config;
 use crate::output;
-use crate::settings::{self, KEYS, Key, Origin};
+use crate::settings::{KEYS, Key, Origin, Settings};
 use crate::terminal;
 
 /// Prints every setting.
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written.
-pub(crate) fn run(args: ConfigArgs) -> Result<()> {
-    let settings = settings::get();
+pub(crate) fn run(settings: &Settings, args: ConfigArgs) -> Result<()> {
     let file = settings.file.as_ref().map(|file| file.display().to_string());
     if args.json {
         let values: Map<String, Value> =
-            KEYS.iter().map(|key| (key.name.to_owned(), entry(key))).collect();
+            KEYS.iter().map(|key| (key.name.to_owned(), entry(settings, key))).collect();
         return output::json(
             &json!({ "file": file, "file_exists": settings.is_there, "settings": values }),
         );
@@ -31,15 +29,15 @@ pub(crate) fn run(args: ConfigArgs) -> Result<()> {
         }
     }
     let rows = KEYS.iter().map(|key| {
-        let (value, from) = held(key);
+        let (value, from) = held(settings, key);
         vec![key.name.to_owned(), terminal::harmless(&value).into_owned(), from]
     });
     output::line(output::table(&["setting", "value", "from"], rows.collect(), &[]))
 }
 
 /// Returns the value in effect and its origin, for people.
-fn held(key: &Key) -> (String, String) {
-    match settings::get().value(key.name) {
+fn held(settings: &Settings, key: &Key) -> (String, String) {
+    match settings.value(key.name) {
         Some(value) => {
             let from = match &value.origin {
                 Origin::Environment(name) => name.clone(),
@@ -47,18 +45,18 @@ fn held(key: &Key) -> (String, String) {
             };
             (value.texts.join(", "), from)
         }
-        None => (default(key), "default".to_owned()),
+        None => (default(settings, key), "default".to_owned()),
     }
 }
 
-fn default(key: &Key) -> String {
-    let store = (key.name == "store").then(|| hub_config().ok()).flatten();
+fn default(settings: &Settings, key: &Key) -> String {
+    let store = (key.name == "store").then(|| settings.library.hub_config().ok()).flatten();
     store.map_or(key.default.to_owned(), |config| config.store.display().to_string())
 }
 
-fn entry(key: &Key) -> Value {
-    match settings::get().value(key.name) {
-        None => json!({ "value": null, "default": default(key), "from": "default" }),
+fn entry(settings: &Settings, key: &Key) -> Value {
+    match settings.value(key.name) {
+        None => json!({ "value": null, "default": default(settings, key), "from": "default" }),
         Some(value) => {
             let shown = match value.texts.as_slice() {
                 [text] => json!(text),

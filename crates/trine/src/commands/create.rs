@@ -6,13 +6,16 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow};
 use trine_hub::{Hub, Preset, PresetName, PresetParameters};
 
-use crate::cli::{CopyArgs, CreateArgs, FetchArgs, PresetArgs};
+use crate::cli::{CopyArgs, CreateArgs, PresetArgs};
 use crate::embedded::Embedded;
 use crate::failure::usage;
-use crate::model_source::{Source, find, hub};
+use crate::fetch::Download;
+use crate::library::ModelLibrary;
+use crate::model_source::{Source, find};
 use crate::modelfile::{self, Modelfile};
 use crate::output;
 use crate::preset;
+use crate::settings::Settings;
 use crate::terminal;
 
 /// The largest Modelfile that is read, in bytes.
@@ -23,7 +26,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// # Errors
 /// Returns an error if there is no such model, the file holds something that cannot be used, or a
 /// value is out of its range.
-pub(crate) fn run(args: CreateArgs) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: CreateArgs) -> Result<()> {
+    let library = &set.library;
     let name = name(&args.name)?;
     let file = args.file.as_deref().map(read).transpose()?;
     let (from, file) = match (args.from, file) {
@@ -36,8 +40,8 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
     for note in &file.notes {
         output::note(note);
     }
-    let hub = hub()?;
-    let mut preset = Preset::new(&name, base(&hub, &from, &args.fetch)?);
+    let hub = library.hub()?;
+    let mut preset = Preset::new(&name, base(library, &hub, &from, args.fetch.download())?);
     preset.system = args.system.or(file.system);
     let template = args.template.read()?.map(|template| template.source().to_owned());
     preset.template = template.or(file.template);
@@ -51,15 +55,16 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
 ///
 /// # Errors
 /// Returns an error if there is no such model, or the name is not valid.
-pub(crate) fn copy(args: CopyArgs) -> Result<()> {
+pub(crate) fn copy(set: &Settings, args: CopyArgs) -> Result<()> {
+    let library = &set.library;
     let name = name(&args.name)?;
-    let hub = hub()?;
+    let hub = library.hub()?;
     let preset = match hub.preset(&args.from)? {
         Some(mut preset) => {
             preset.name = name.to_string();
             preset
         }
-        None => Preset::new(&name, base(&hub, &args.from, &args.fetch)?),
+        None => Preset::new(&name, base(library, &hub, &args.from, args.fetch.download())?),
     };
     save(&hub, &name, &preset)
 }
@@ -85,11 +90,11 @@ fn name(typed: &str) -> Result<PresetName> {
 
 /// Returns the name of the base that a preset keeps: a preset's name as it is, else one that means
 /// the same from every folder.
-fn base(hub: &Hub, from: &str, fetch: &FetchArgs) -> Result<String> {
+fn base(library: &ModelLibrary, hub: &Hub, from: &str, download: Download) -> Result<String> {
     if let Some(preset) = hub.preset(from)? {
         return Ok(preset.name);
     }
-    let source = find(Some(from), fetch)?.source;
+    let source = find(library, Some(from), download)?.source;
     // What was downloaded was judged then.
     if let Source::Path(_) = source {
         source.open(None)?;

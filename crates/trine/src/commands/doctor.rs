@@ -12,8 +12,9 @@ use crate::bandwidth::Bandwidth;
 use crate::cli::DoctorArgs;
 use crate::embedded::Embedded;
 use crate::failure::Negative;
+use crate::library::ModelLibrary;
 use crate::machine;
-use crate::model_source::{Source, hub, hub_config};
+use crate::model_source::Source;
 use crate::output;
 use crate::vocabulary::TextSide;
 
@@ -25,15 +26,15 @@ const MEMORY_SCARCE: u64 = 2 << 30;
 ///
 /// # Errors
 /// Returns [`Negative`] if a check fails, after all of them are printed.
-pub(crate) fn run(args: DoctorArgs) -> Result<()> {
+pub(crate) fn run(library: &ModelLibrary, args: DoctorArgs) -> Result<()> {
     let mut findings = vec![program(), embedded_model(), processor(), cores(), memory()];
     if !args.quick {
         findings.push(bandwidth());
     }
-    findings.extend(store());
+    findings.extend(store(library));
     findings.extend(doctor_gpu::findings(args.quick));
     findings.extend(device_nodes());
-    let verdict = Verdict::new(args.quick);
+    let verdict = Verdict::new(library, args.quick);
     if args.json {
         findings.push(verdict.finding());
         output::json(&findings)?;
@@ -170,8 +171,8 @@ fn bandwidth() -> Finding {
 }
 
 /// Checks the store, the cache, the token and the models.
-fn store() -> Vec<Finding> {
-    let config = match hub_config() {
+fn store(library: &ModelLibrary) -> Vec<Finding> {
+    let config = match library.hub_config() {
         Ok(config) => config,
         Err(error) => {
             return vec![Finding::fail(
@@ -204,13 +205,13 @@ fn store() -> Vec<Finding> {
             (None, _) => "none; only gated and private repositories need one (HF_TOKEN)",
         },
     ));
-    findings.push(models());
+    findings.push(models(library));
     findings
 }
 
-fn models() -> Finding {
+fn models(library: &ModelLibrary) -> Finding {
     const CHECK: &str = "models";
-    let entries = match hub().and_then(|hub| hub.list()) {
+    let entries = match library.hub().and_then(|hub| hub.list()) {
         Ok(entries) => entries,
         Err(error) => {
             return Finding::fail(CHECK, error.to_string(), "correct the folder or set TRINE_HOME");

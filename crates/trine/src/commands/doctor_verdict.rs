@@ -4,6 +4,7 @@ use serde_json::json;
 use trine_hub::catalog::CatalogModel;
 
 use super::finding::Finding;
+use crate::library::ModelLibrary;
 use crate::output;
 use crate::suiting::Suited;
 use crate::terminal;
@@ -16,8 +17,8 @@ pub(super) struct Verdict {
 
 impl Verdict {
     /// Chooses the model, by memory only if `quick`.
-    pub(super) fn new(quick: bool) -> Self {
-        let measured = (!quick).then(|| Suited::measured().ok()).flatten();
+    pub(super) fn new(library: &ModelLibrary, quick: bool) -> Self {
+        let measured = (!quick).then(|| Suited::measured(library).ok()).flatten();
         let suited = measured.unwrap_or_else(Suited::unmeasured);
         let best = suited.best();
         Self { suited, best }

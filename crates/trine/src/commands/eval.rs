@@ -9,13 +9,16 @@ use trine_engine::log_sum_exp;
 use trine_model::KvType;
 use trine_text::{MAX_TEXT_BYTES, Specials, Tokenizer};
 
+use crate::callbacks::tell;
 use crate::cli::EvalArgs;
 use crate::failure::usage;
 use crate::interrupt::Watch;
+use crate::library::ModelLibrary;
 use crate::model_source::{Source, find};
-use crate::options::Settings;
+use crate::options::Options;
 use crate::output;
 use crate::session::{Session, Sizes};
+use crate::settings::Settings;
 use crate::statistics::quantile;
 use crate::terminal;
 use crate::vocabulary;
@@ -95,12 +98,17 @@ impl Score {
 /// # Errors
 /// Returns an error if the text is too short, the models do not belong together, the device fails,
 /// or a model produces logits that are not finite.
-pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
+    let library = &set.library;
     let text = read_text(&args.text)?;
-    let source = find(Some(&args.model), &args.fetch)?.source;
-    let against = args.against.as_deref().map(|name| find(Some(name), &args.fetch)).transpose()?;
+    let source = find(library, Some(&args.model), args.fetch.download())?.source;
+    let against = args
+        .against
+        .as_deref()
+        .map(|name| find(library, Some(name), args.fetch.download()))
+        .transpose()?;
     let against = against.map(|chosen| chosen.source);
-    let mut settings = Settings::measuring(&args.placement, KvType::F16);
+    let mut settings = Options::measuring(set, &args.placement, KvType::F16);
     let (bos, ids) = tokens(&source, &text, args.max_tokens)?;
     if args.max_tokens.is_some_and(|most| most < 2) {
         return Err(usage(
@@ -124,12 +132,19 @@ pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
     }
     settings.context = Some(window);
     let sizes = Sizes { prefill: ROWS.min(window), outputs: ROWS.min(window), ..Sizes::default() };
-    let mut session = Session::open(&source, &settings, sizes)?;
-    session.tell(verbose);
+    let mut session = Session::open(library, &source, &settings, sizes)?;
+    tell(&session, verbose);
     let mut other = match &against {
-        Some(source) => {
-            Some(open_other(source, &settings, sizes, &session, &text, &ids, args.max_tokens)?)
-        }
+        Some(source) => Some(open_other(
+            library,
+            source,
+            &settings,
+            sizes,
+            &session,
+            &text,
+            &ids,
+            args.max_tokens,
+        )?),
         None => None,
     };
     let windows = windows(ids.len(), window - 1, stride);
@@ -203,8 +218,9 @@ fn tokens(source: &Source, text: &str, most: Option<usize>) -> Result<(Option<u3
 
 /// Opens the model to compare with, and checks that both models have the same vocabulary.
 fn open_other(
+    library: &ModelLibrary,
     source: &Source,
-    settings: &Settings,
+    settings: &Options,
     sizes: Sizes,
     session: &Session,
     text: &str,
@@ -228,8 +244,8 @@ fn open_other(
         );
     }
     // The other model is used as it is: --quantize applies to the evaluated model only.
-    let settings = Settings { quantize: None, ..settings.clone() };
-    Session::open(source, &settings, sizes)
+    let settings = Options { quantize: None, ..settings.clone() };
+    Session::open(library, source, &settings, sizes)
 }
 
 /// Returns windows of `length` tokens that begin `stride` apart and score each token once. The

@@ -18,10 +18,12 @@ use crate::failure::usage;
 use crate::forecast::PREFILL;
 use crate::forecast::{PRESETS, Preset, preset};
 use crate::header::find_shape;
+use crate::library::ModelLibrary;
 use crate::model_source::Source;
-use crate::options::Settings;
+use crate::options::Options;
 use crate::placed::{Machine, Needs, Placed, memory_json};
 use crate::session::{Sizes, formats};
+use crate::settings::Settings;
 use crate::{npu, output, terminal};
 
 /// Cost of one kind of step.
@@ -41,15 +43,16 @@ struct StepCost {
 /// # Errors
 /// Returns an error if there is no such model, it is damaged, or the numbers asked for exceed its
 /// context.
-pub(crate) fn run(args: ExplainArgs) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: ExplainArgs) -> Result<()> {
+    let library = &set.library;
     check(&args)?;
-    let shown = find_shape(args.model.as_deref(), &args.fetch)?;
+    let shown = find_shape(library, args.model.as_deref(), args.fetch.unasked())?;
     let source = shown.chosen.source.clone();
     if args.placement.device.is_some() {
-        return on_devices(&args, &source);
+        return on_devices(set, &args, &source);
     }
     let settings =
-        Settings { kv_memory: None, ..Settings::measuring(&args.placement, KvType::F16) };
+        Options { kv_memory: None, ..Options::measuring(set, &args.placement, KvType::F16) };
     let plain = source.open(settings.quantize)?;
     let most = plain.config().context;
     for (what, found) in [("-p", args.prompt), ("--depth", args.depth.saturating_add(1))] {
@@ -60,10 +63,10 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             );
         }
     }
-    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch.unasked())?;
-    let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
-    let draft = drafting.find(&source, &model, &settings)?;
-    let options = Sizes::default().options(&source.name(), &model, &settings)?;
+    let drafting = Drafting::typed(library, args.draft.as_ref(), args.fetch.unasked())?;
+    let Attached { model, draft: reading, .. } = drafting.attach(library, &source, plain)?;
+    let draft = drafting.find(library, &source, &model, &settings)?;
+    let options = Sizes::default().options(&source.name(), &model, &settings, library)?;
     let asked = options.demand(most)?.context();
     // An open context is as long as memory goes, and here no memory is looked at.
     let context = if options.context.is_none() { asked.min(CONTEXT_USUAL) } else { asked };
@@ -176,26 +179,27 @@ fn named(name: &str) -> Result<&'static Preset> {
 }
 
 /// Prints where the parts of a model would run, and what they do there.
-fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
-    let settings = Settings::new(&args.placement, KvType::F16);
-    let (typed, device) = (args.draft.clone(), args.draft_device.clone());
-    let typed = DraftArgs { draft: typed, draft_device: device, drafts: None };
-    let drafting = Drafting::new(&typed, &args.fetch.unasked(), true)?;
+fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()> {
+    let library = &set.library;
+    let settings = Options::new(set, &args.placement, KvType::F16);
+    let (draft, draft_device) = (args.draft.clone(), args.draft_device.clone());
+    let typed = DraftArgs { draft, draft_device, drafts: None }.options(set);
+    let drafting = Drafting::new(library, &typed, args.fetch.unasked(), true)?;
     let name = source.name();
-    let mut attached = drafting.attach(source, source.open(settings.quantize)?)?;
-    attached.check_layers(settings.gpu_layers)?;
+    let mut attached = drafting.attach(library, source, source.open(settings.quantize)?)?;
+    attached.check_layers(library, settings.gpu_layers)?;
     let model = &attached.model;
-    let draft = drafting.find(source, model, &settings)?;
+    let draft = drafting.find(library, source, model, &settings)?;
     let sizes =
         args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(Some(most.into())));
-    let options = sizes.guessing(&drafting).options(&name, model, &settings)?;
+    let options = sizes.guessing(&drafting).options(&name, model, &settings, library)?;
     let demand = options.demand_of(model)?;
-    let devices = devices(args, &settings, drafting.device().filter(|_| draft.is_some()))?;
+    let devices = devices(library, args, &settings, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
     let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;
     let place =
         |model: &Model| devices.place(&options.plan(model), &settings, &demand, draft.as_ref());
-    let chosen = attached.choose(place, Placed::placement);
+    let chosen = attached.choose(library, place, Placed::placement);
     let placed = chosen.unwrap_or_else(|| place(&attached.model));
     let Attached { model, draft: reading, .. } = attached;
     let placed = placed.with_context(|| {
@@ -232,8 +236,13 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
 
 /// Opens the devices of this machine, or makes another machine known by its name. `own` is the
 /// device that a draft model has for itself.
-fn devices(args: &ExplainArgs, settings: &Settings, own: Option<&DeviceChoice>) -> Result<Devices> {
-    let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
+fn devices(
+    library: &ModelLibrary,
+    args: &ExplainArgs,
+    settings: &Options,
+    own: Option<&DeviceChoice>,
+) -> Result<Devices> {
+    let Options { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
     if let DeviceChoice::Machine(name) = &settings.device {
         let preset = named(name)?;
         let outline = Outline::new((preset.gpu)(), batch_invariant);
@@ -241,9 +250,9 @@ fn devices(args: &ExplainArgs, settings: &Settings, own: Option<&DeviceChoice>) 
         return Ok(Devices::Elsewhere(Box::new(machine)));
     }
     let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
-    let opened = settings.device.open(threads, gpu_layers, gpu)?;
-    let opened = npu::describe(opened, settings.npu.as_ref())?;
-    let own = own.map(|own| draft::open(own, settings).map(Box::new)).transpose()?;
+    let opened = settings.device.open(library, threads, gpu_layers, gpu)?;
+    let opened = npu::describe(library, opened, settings.npu.as_ref())?;
+    let own = own.map(|own| draft::open(library, own, settings).map(Box::new)).transpose()?;
     Ok(Devices::Here { opened, own })
 }
 

@@ -10,7 +10,7 @@ use trine_vulkan::VulkanDevice;
 use super::plan_drafts::Guessing;
 use crate::device::{Opened, layer_choice};
 use crate::draft::{self, Draft};
-use crate::options::Settings;
+use crate::options::Options;
 use crate::output;
 use crate::placed::{Machine, Placed};
 use crate::session::formats;
@@ -42,7 +42,7 @@ impl Devices {
     pub(super) fn place(
         &self,
         plan: &Plan,
-        settings: &Settings,
+        settings: &Options,
         demand: &Demand,
         draft: Option<&PlacedDraft>,
     ) -> Result<Placed> {
@@ -66,7 +66,7 @@ impl Devices {
     pub(super) fn place_draft(
         &self,
         draft: &Draft,
-        settings: &Settings,
+        settings: &Options,
         sizes: (usize, usize),
     ) -> Result<PlacedDraft> {
         let options = draft.options(settings, sizes);
@@ -105,7 +105,7 @@ impl Devices {
 
     /// Returns what a draft model takes of each device of the model, in their order: the processor,
     /// then GPUs.
-    fn taken(&self, placement: &Placement, settings: &Settings) -> Vec<u64> {
+    fn taken(&self, placement: &Placement, settings: &Options) -> Vec<u64> {
         let gpus_of = |opened: &Opened| -> Vec<Option<[u8; 16]>> {
             let gpus = opened.gpus.iter().map(|gpu| Some(gpu.uuid()));
             std::iter::once(None).chain(gpus).collect()
@@ -157,7 +157,7 @@ impl PlacedDraft {
     }
 
     /// Says whether both fit, with what each device has for them.
-    pub(super) fn beside(&self, model: &Placed, settings: &Settings) -> String {
+    pub(super) fn beside(&self, model: &Placed, settings: &Options) -> String {
         let (own, others) = (self.placed.placement(), model.placement());
         let mut devices: Vec<(&str, u64, Option<u64>)> = Vec::new();
         // What was free before the draft model comes first.

@@ -10,16 +10,20 @@ use trine_engine::Guess;
 use trine_model::KvType;
 use trine_weights::create_part;
 
-use crate::cli::{DraftChoice, FetchArgs, LogitsArgs};
+use crate::callbacks::tell;
+use crate::cli::LogitsArgs;
 use crate::destination;
-use crate::draft::Drafting;
+use crate::draft::{DraftChoice, Drafting};
 use crate::failure::{output_error, usage};
+use crate::fetch::Download;
 use crate::forecast::PREFILL;
 use crate::interrupt::Watch;
+use crate::library::ModelLibrary;
 use crate::model_source::{Source, find};
-use crate::options::Settings;
+use crate::options::Options;
 use crate::output;
 use crate::session::{Session, Sizes};
+use crate::settings::Settings;
 use crate::terminal;
 
 /// The largest list of ids that is read, in bytes of JSON.
@@ -30,10 +34,11 @@ const IDS_BYTES_MAX: u64 = 1 << 26;
 /// # Errors
 /// Returns an error if the ids are not a list of this model's tokens or do not fit into its
 /// context, a file cannot be read or written, or the model produces logits that are not finite.
-pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: LogitsArgs, verbose: bool) -> Result<()> {
+    let library = &set.library;
     let ids = read_ids(&args.ids)?;
-    let source = find(Some(&args.model), &args.fetch)?.source;
-    let mut settings = Settings::measuring(&args.placement, KvType::F32);
+    let source = find(library, Some(&args.model), args.fetch.download())?.source;
+    let mut settings = Options::measuring(set, &args.placement, KvType::F32);
     check_context(&settings, &ids, &args.ids)?;
     let out = destination_of(&args.out, &source)?;
     settings.context = settings.context.or(Some(ids.len()));
@@ -42,10 +47,11 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let sizes = Sizes { prefill: chunk, outputs: chunk, ..Sizes::default() };
     let drafting = match &args.draft {
         None => Drafting::default(),
-        Some(draft) => named_draft(draft, &args.fetch)?,
+        Some(draft) => named_draft(library, draft, args.fetch.download())?,
     };
-    let mut session = Session::open_with(&source, &settings, sizes, &drafting, |program| program)?;
-    session.tell(verbose);
+    let mut session =
+        Session::open_with(library, &source, &settings, sizes, &drafting, |program| program)?;
+    tell(&session, verbose);
     let chunk = chunk.min(session.engine.program().facts().options.width.tokens);
     let vocabulary = session.engine.vocabulary();
     check_ids(&ids, vocabulary, &args.ids)?;
@@ -82,9 +88,13 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
 
 /// Returns the draft whose guesses are written. It has to be named, for what is found differs from
 /// machine to machine.
-fn named_draft(draft: &DraftChoice, fetch: &FetchArgs) -> Result<Drafting> {
+fn named_draft(
+    library: &ModelLibrary,
+    draft: &DraftChoice,
+    download: Download,
+) -> Result<Drafting> {
     let word = match draft {
-        DraftChoice::Model(name) => return Drafting::reading(name, fetch),
+        DraftChoice::Model(name) => return Drafting::reading(library, name, download),
         DraftChoice::Auto => "auto",
         DraftChoice::Off => "off",
         DraftChoice::Ngram => "ngram",
@@ -110,7 +120,7 @@ pub(super) fn destination_of(path: &Path, source: &Source) -> Result<Option<Path
 }
 
 /// Checks the number of ids against the context that was asked for.
-pub(super) fn check_context(settings: &Settings, ids: &[u32], path: &Path) -> Result<()> {
+pub(super) fn check_context(settings: &Options, ids: &[u32], path: &Path) -> Result<()> {
     match settings.context.filter(|&context| context < ids.len()) {
         None => Ok(()),
         Some(context) => Err(usage(format!(

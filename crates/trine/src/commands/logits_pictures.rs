@@ -18,28 +18,30 @@ use crate::failure::usage;
 use crate::forecast::PREFILL;
 use crate::interrupt::Watch;
 use crate::model_source::find;
-use crate::options::Settings;
+use crate::options::Options;
 use crate::output;
 use crate::picture_file;
 use crate::session::{not_finite, overflown};
-use crate::tower::{self, Choice};
+use crate::settings::Settings;
+use crate::tower;
 
 /// Writes the logits of every position, and what became of each picture.
 ///
 /// # Errors
 /// As [`super::logits::run`], and if the model reads no pictures, one cannot be read, or the ids do
 /// not have places for exactly these.
-pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: &LogitsArgs, verbose: bool) -> Result<()> {
+    let library = &set.library;
     if picture_file::takes_input(&args.image)? && picture_file::is_input(&args.ids) {
         return Err(usage("standard input is the image of --image; name the file of --ids"));
     }
     let ids = read_ids(&args.ids)?;
-    let source = find(Some(&args.model), &args.fetch)?.source;
-    let settings = Settings::measuring(&args.placement, KvType::F32);
+    let source = find(library, Some(&args.model), args.fetch.download())?.source;
+    let settings = Options::measuring(set, &args.placement, KvType::F32);
     check_context(&settings, &ids, &args.ids)?;
     let out = destination_of(&args.out, &source)?;
     check_length(&source, &ids, &args.ids)?;
-    let choice = Choice::typed(&args.tower);
+    let choice = args.tower.choice();
     let model = tower::attach(&source, source.open(settings.quantize)?, &choice)?;
     let config = *model.tower().expect("it was attached").config();
     let preparation = tower::preparation(&config)?;
@@ -48,7 +50,7 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let rows = Rows::new(&model, &ids, &pictures, args)?;
     let watch = Watch::new();
     let gpu = GpuOptions::tuned(settings.tune.into());
-    let device = settings.device.open(settings.threads, settings.gpu_layers, gpu)?.device;
+    let device = settings.device.open(library, settings.threads, settings.gpu_layers, gpu)?.device;
     let chunk = args.chunk.unwrap_or(PREFILL);
     let (count, vocabulary) = (pictures.len(), model.config().vocabulary);
     let facts = json!({
@@ -133,7 +135,7 @@ fn pixels(config: &TowerConfig, picture: &Prepared) -> Vec<f32> {
 fn run_tower(
     model: &Model,
     device: &dyn Device,
-    settings: &Settings,
+    settings: &Options,
     pictures: &[Prepared],
     watch: &Watch,
 ) -> Result<Vec<SoftRows>> {
@@ -245,7 +247,7 @@ impl Sequence {
     fn load(
         model: &Model,
         device: &dyn Device,
-        settings: &Settings,
+        settings: &Options,
         rows: &Rows,
         chunk: usize,
     ) -> Result<Self> {

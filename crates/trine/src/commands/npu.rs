@@ -15,6 +15,7 @@ use trine_npu::{UNTESTED, read_file, told};
 use super::{npu_doctor, npu_pack, npu_selftest};
 use crate::cli::{NpuArgs, NpuCommand, NpuInspectArgs, NpuVerifyArgs};
 use crate::failure::usage;
+use crate::library::ModelLibrary;
 use crate::output;
 use crate::terminal::shown;
 
@@ -31,12 +32,12 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs";
 /// # Errors
 /// Returns an error if something is missing, if a file cannot be read or breaks its format, if a
 /// stream is not proven, or if standard output cannot be written.
-pub(crate) fn run(args: NpuArgs) -> Result<()> {
+pub(crate) fn run(library: &ModelLibrary, args: NpuArgs) -> Result<()> {
     match args.command {
-        NpuCommand::Doctor(args) => npu_doctor::run(&args),
+        NpuCommand::Doctor(args) => npu_doctor::run(library, &args),
         NpuCommand::Inspect(args) => inspect(&args),
-        NpuCommand::Pack(args) => npu_pack::run(&args, &read(&args.xclbin)?),
-        NpuCommand::Selftest(args) => npu_selftest::run(&args),
+        NpuCommand::Pack(args) => npu_pack::run(library, &args, &read(&args.xclbin)?),
+        NpuCommand::Selftest(args) => npu_selftest::run(library, &args),
         NpuCommand::Verify(args) => verify(&args),
     }
 }

@@ -10,6 +10,7 @@ use trine_npu::generate::Family;
 use super::finding::Finding;
 use crate::cli::NpuDoctorArgs;
 use crate::failure::Negative;
+use crate::library::ModelLibrary;
 use crate::npu_packs;
 use crate::output;
 use crate::terminal::shown;
@@ -18,9 +19,9 @@ use crate::terminal::shown;
 ///
 /// # Errors
 /// Returns [`Negative`] if there is no NPU or something is missing, after all checks are printed.
-pub(super) fn run(args: &NpuDoctorArgs) -> Result<()> {
+pub(super) fn run(library: &ModelLibrary, args: &NpuDoctorArgs) -> Result<()> {
     let diagnosis = diagnose();
-    let packs = diagnosis.path.is_some().then(packs);
+    let packs = diagnosis.path.is_some().then(|| packs(library));
     let has_pack = packs.as_ref().is_some_and(|(_, has_pack)| *has_pack);
     let packs = packs.map(|(finding, _)| finding);
     let found = |finding: &NpuFinding| {
@@ -71,9 +72,9 @@ pub(super) fn diagnose() -> Diagnosis {
 }
 
 /// Looks for kernel packs, and returns whether there is one that commands use.
-fn packs() -> (Finding, bool) {
+fn packs(library: &ModelLibrary) -> (Finding, bool) {
     const CHECK: &str = "kernel packs";
-    let folder = match npu_packs::folder() {
+    let folder = match npu_packs::folder(library) {
         Ok(folder) => folder,
         Err(error) => {
             return (Finding::warn(CHECK, error.to_string(), "correct that setting"), false);

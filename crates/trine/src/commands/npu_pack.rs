@@ -10,6 +10,7 @@ use trine_npu::{UNTESTED, published};
 use trine_weights::{create_part_folder, remove_dead_part_folders};
 
 use crate::cli::NpuPackArgs;
+use crate::library::ModelLibrary;
 use crate::npu_packs;
 use crate::output;
 use crate::terminal::shown;
@@ -18,13 +19,13 @@ use crate::terminal::shown;
 ///
 /// # Errors
 /// Returns an error if the file is another, or if the folder is there or cannot be written.
-pub(super) fn run(args: &NpuPackArgs, xclbin: &[u8]) -> Result<()> {
+pub(super) fn run(library: &ModelLibrary, args: &NpuPackArgs, xclbin: &[u8]) -> Result<()> {
     let files = published::make(xclbin).map_err(anyhow::Error::msg).with_context(|| {
         format!("{} is no kernel that trine makes a pack of", shown(&args.xclbin))
     })?;
     let folder = match &args.to {
         Some(folder) => folder.clone(),
-        None => npu_packs::folder()?.join(name(&files)),
+        None => npu_packs::folder(library)?.join(name(&files)),
     };
     let told = shown(&folder);
     let pack = place(&folder, &files)?;

@@ -16,6 +16,7 @@ use crate::cli::NpuSelftestArgs;
 use crate::destination::behind_links;
 use crate::failure::{Interrupted, Negative, OutputClosed, usage};
 use crate::interrupt::Watch;
+use crate::library::ModelLibrary;
 use crate::terminal::{self, shown};
 use crate::{npu_packs, output};
 
@@ -27,10 +28,10 @@ const REPORT_FORMAT: u32 = 1;
 /// # Errors
 /// Returns an error without a pack, without an answer to the question, and if the report cannot be
 /// written; [`Negative`] if the NPU cannot be used or a product is not right.
-pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
+pub(super) fn run(library: &ModelLibrary, args: &NpuSelftestArgs) -> Result<()> {
     let folder = match &args.pack {
         Some(folder) => folder.clone(),
-        None => npu_packs::only_pack()?,
+        None => npu_packs::only_pack(library)?,
     };
     let pack = Pack::open(&folder).with_context(|| format!("{} is refused", shown(&folder)))?;
     let plan = Plan::new(&pack).map_err(anyhow::Error::msg)?;

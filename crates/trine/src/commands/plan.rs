@@ -25,12 +25,14 @@ use crate::forecast::{
     Prompt, Work,
 };
 use crate::header::{Unread, find_shape};
+use crate::library::ModelLibrary;
 use crate::machine;
 use crate::measured::{self, Reads};
-use crate::options::Settings;
+use crate::options::Options;
 use crate::output;
 use crate::placed::Needs;
 use crate::session::{Sizes, formats};
+use crate::settings::Settings;
 use crate::suiting::Suited;
 use crate::terminal;
 use crate::tower;
@@ -94,28 +96,33 @@ struct Forecast<'a> {
 /// # Errors
 /// Returns an error if there is no such model or machine, the model is damaged, or a context
 /// exceeds the model's.
-pub(crate) fn run(args: PlanArgs) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: PlanArgs) -> Result<()> {
+    let library = &set.library;
     check_rates(&args)?;
     check_threads(&args)?;
-    let shown = match find_shape(args.model.as_deref(), &args.fetch) {
-        Err(error) => return by_catalogue(&args, error),
+    let shown = match find_shape(library, args.model.as_deref(), args.fetch.unasked()) {
+        Err(error) => return by_catalogue(library, &args, error),
         Ok(shown) => shown,
     };
     let source = shown.chosen.source.clone();
     let typed = Placement { kv: args.kv, quantize: args.quantize, ..Placement::default() };
-    let settings = Settings::measuring(&typed, KvType::F16);
-    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch.unasked())?;
+    let settings = Options::measuring(set, &typed, KvType::F16);
+    let drafting = Drafting::typed(library, args.draft.as_ref(), args.fetch.unasked())?;
     let plain = source.open(settings.quantize)?;
-    let seeing = tower::attach_if_any(&source, plain.clone(), &tower::Choice::typed(&args.tower))?;
-    let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
+    let seeing = tower::attach_if_any(library, &source, plain.clone(), &args.tower.choice())?;
+    let Attached { model, draft: reading, .. } = drafting.attach(library, &source, plain)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
-    let draft = drafting.find(&source, &model, &settings)?;
+    let draft = drafting.find(library, &source, &model, &settings)?;
     let guessing = Guessing::of(draft.as_ref(), reading.as_ref(), &model);
-    let (machine, launches) = machine(&args, &model)?;
+    let (machine, launches) = machine(library, &args, &model)?;
     let plan = model.plan();
     let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: settings.kv };
-    let served =
-        Sizes::serving(None).guessing(&drafting).options(&source.name(), &model, &settings)?;
+    let served = Sizes::serving(None).guessing(&drafting).options(
+        &source.name(),
+        &model,
+        &settings,
+        library,
+    )?;
     let is_guessing = !drafting.is_off();
     let drafts = Drafts {
         tokens: if is_guessing { args.drafts } else { 0 },
@@ -157,7 +164,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
 ///
 /// # Errors
 /// Returns `error` if the model is not in the catalogue, or more is asked for.
-fn by_catalogue(args: &PlanArgs, error: anyhow::Error) -> Result<()> {
+fn by_catalogue(library: &ModelLibrary, args: &PlanArgs, error: anyhow::Error) -> Result<()> {
     let asks_more = args.json
         || args.markdown
         || args.device.is_some()
@@ -174,7 +181,7 @@ fn by_catalogue(args: &PlanArgs, error: anyhow::Error) -> Result<()> {
     else {
         return Err(error);
     };
-    let suited = Suited::measured()?;
+    let suited = Suited::measured(library)?;
     let demand = model.demand(fitting::CONTEXT);
     output::line(format_args!(
         "About {} tokens/s on {}. Needs {} of memory{}.",
@@ -256,7 +263,7 @@ fn contexts(name: &str, asked: &[usize], most: usize) -> Result<Vec<usize>> {
 }
 
 /// Returns the machine of a command line, and how many launches passes have on it.
-fn machine(args: &PlanArgs, model: &Model) -> Result<(Machine, Launches)> {
+fn machine(library: &ModelLibrary, args: &PlanArgs, model: &Model) -> Result<(Machine, Launches)> {
     let (mut machine, launches) = match (args.device.as_deref(), args.gbps, args.tops) {
         (None, Some(gbps), Some(tops)) => {
             let launches: Launches = Box::new(|plan, _, _| Ok(plan.steps.len()));
@@ -264,12 +271,16 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<(Machine, Launches)> {
         }
         (None | Some(PROCESSOR), ..) => {
             let threads = args.threads.map(usize::from);
-            let opened =
-                DeviceChoice::Cpu.open(threads, None, GpuOptions::tuned(TuningMode::Off))?;
-            let reads = measured::processor_reads(opened.threads)?;
-            measured_machine(opened.device, model, &reads)?
+            let opened = DeviceChoice::Cpu.open(
+                library,
+                threads,
+                None,
+                GpuOptions::tuned(TuningMode::Off),
+            )?;
+            let reads = measured::processor_reads(library, opened.threads)?;
+            measured_machine(library, opened.device, model, &reads)?
         }
-        (Some(name), ..) if is_gpu(name) => gpu(name, model)?,
+        (Some(name), ..) if is_gpu(name) => gpu(library, name, model)?,
         (Some(name), ..) => {
             let preset = forecast::preset(name).ok_or_else(|| unknown(name))?;
             let outline = Outline::new((preset.gpu)(), false);
@@ -297,11 +308,12 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<(Machine, Launches)> {
 
 /// Measures a device of this machine.
 fn measured_machine(
+    library: &ModelLibrary,
     device: Box<dyn Device>,
     model: &Model,
     reads: &Reads,
 ) -> Result<(Machine, Launches)> {
-    let machine = measured::machine(device.as_ref(), model, reads)?;
+    let machine = measured::machine(library, device.as_ref(), model, reads)?;
     Ok((machine, Box::new(move |plan, options, step| device.launches(plan, options, step))))
 }
 
@@ -311,7 +323,7 @@ fn is_gpu(name: &str) -> bool {
 }
 
 /// Measures a GPU of this machine.
-fn gpu(name: &str, model: &Model) -> Result<(Machine, Launches)> {
+fn gpu(library: &ModelLibrary, name: &str, model: &Model) -> Result<(Machine, Launches)> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
     if matches!(&choice, DeviceChoice::Vulkan(choices) if choices.len() > 1) {
@@ -320,14 +332,14 @@ fn gpu(name: &str, model: &Model) -> Result<(Machine, Launches)> {
         ));
     }
     // Only rates are measured, so the GPU is opened as for a model that was loaded before.
-    let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
+    let opened = choice.open(library, None, None, GpuOptions::tuned(TuningMode::Kept))?;
     let Some(gpu) = opened.gpus.into_iter().next() else {
         bail!("{} is no GPU; {}", opened.device.name(), please_report());
     };
     let reads = measured::gpu_reads(&gpu.gpu())?;
     // An NPU shares the memory with the GPU of its own chip only.
     let is_integrated = gpu.gpu().capabilities().kind == DeviceKind::Integrated;
-    let (machine, launches) = measured_machine(Box::new(gpu), model, &reads)?;
+    let (machine, launches) = measured_machine(library, Box::new(gpu), model, &reads)?;
     let has_npu = is_integrated && machine::has_npu(Path::new("/sys"));
     Ok((Machine { has_npu, ..machine }, launches))
 }

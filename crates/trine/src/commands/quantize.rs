@@ -15,6 +15,7 @@ use crate::destination;
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
 use crate::output;
+use crate::settings::Settings;
 use crate::terminal;
 
 /// What happens to one tensor.
@@ -93,8 +94,9 @@ impl Target {
 /// # Errors
 /// Returns an error if there is no such model, OUT exists, the values cannot be quantised, or the
 /// file cannot be written.
-pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
-    let source = find(Some(&args.input), &args.fetch)?.source;
+pub(crate) fn run(set: &Settings, mut args: QuantizeArgs) -> Result<()> {
+    let library = &set.library;
+    let source = find(library, Some(&args.input), args.fetch.download())?.source;
     args.output = destination::behind_links(&args.output)?;
     check_output(&args.output, args.force, &source)?;
     let subject = Subject::open(&source)?;

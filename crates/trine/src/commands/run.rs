@@ -16,6 +16,7 @@ use crate::converse::{chat_prompt, raw_prompt};
 use crate::failure::{Interrupted, usage};
 use crate::generate::{Ending, answer};
 use crate::interrupt::Watch;
+use crate::library::ModelLibrary;
 use crate::model_source::{Chosen, ModelOrPrompt, find, model_or_prompt};
 use crate::npu::Done;
 use crate::options::Writing;
@@ -23,13 +24,14 @@ use crate::output;
 use crate::picture_file::{self, expanded, is_picture};
 use crate::printer::Printer;
 use crate::prompt::Words;
+use crate::settings::Settings;
 use crate::{habits, terminal};
 
 /// Answers once, or chats.
 ///
 /// # Errors
 /// Returns an error if there is no such model, the prompt does not fit, or the device fails.
-pub(crate) fn run(args: RunArgs, verbose: bool) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: RunArgs, verbose: bool) -> Result<()> {
     if args.quiet {
         output::keep_quiet();
     }
@@ -38,9 +40,9 @@ pub(crate) fn run(args: RunArgs, verbose: bool) -> Result<()> {
             "--keepalive has no effect here: `run` ends with its answer. `trine serve --keep-alive` keeps a model loaded",
         );
     }
-    let Asked { chosen, prompt, named } = what_is_asked(&args)?;
-    let Some(prompt) = prompt else { return run_chat::chat(&args, chosen, verbose) };
-    let mut opened = open(&args, (&chosen, Named::There), &args.sampling, verbose)?;
+    let Asked { chosen, prompt, named } = what_is_asked(&set.library, &args)?;
+    let Some(prompt) = prompt else { return run_chat::chat(set, &args, chosen, verbose) };
+    let mut opened = open(set, &args, (&chosen, Named::There), &args.sampling, verbose)?;
     let pictures = pictures(&opened.session, &args.pictures.image)?;
     let mut pictures: Vec<_> = pictures.into_iter().map(|(picture, _)| picture).collect();
     opened.see_named(&named, &mut pictures);
@@ -126,17 +128,20 @@ fn with_quotes(error: anyhow::Error, model: &str, args: &RunArgs) -> anyhow::Err
 }
 
 /// Returns the model, and the prompt unless a chat was asked for.
-fn what_is_asked(args: &RunArgs) -> Result<Asked> {
+fn what_is_asked(library: &ModelLibrary, args: &RunArgs) -> Result<Asked> {
+    let download = args.fetch.download();
     let takes_input = takes_input(args)?;
-    let default = || find(None, &args.fetch);
+    let default = || find(library, None, download);
     let (chosen, argument) = match (&args.model, joined(args)) {
         (Some(model), Some(prompt)) => {
-            let found = find(Some(model), &args.fetch);
+            let found = find(library, Some(model), download);
             (found.map_err(|error| with_quotes(error, model, args))?, Some(prompt))
         }
         (Some(text), None) if text == "-" => (default()?, Some(text.clone())),
-        (Some(text), None) if args.prompt_file.is_some() => (find(Some(text), &args.fetch)?, None),
-        (Some(text), None) => match model_or_prompt(text, &args.fetch)? {
+        (Some(text), None) if args.prompt_file.is_some() => {
+            (find(library, Some(text), download)?, None)
+        }
+        (Some(text), None) => match model_or_prompt(library, text, download)? {
             ModelOrPrompt::Model(chosen) => (chosen, None),
             ModelOrPrompt::Prompt(prompt) if args.interactive => {
                 return Err(usage(format!(

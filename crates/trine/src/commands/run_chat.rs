@@ -13,11 +13,13 @@ use crate::converse::{Chat, Kept, Talked};
 use crate::failure::{self, Negative};
 use crate::generate::answer;
 use crate::interrupt::{self, Watch};
+use crate::library::ModelLibrary;
 use crate::line_source::{LineSource, Piped, Typed};
-use crate::model_source::{Chosen, hub_config};
+use crate::model_source::Chosen;
 use crate::options::Writing;
 use crate::printer::Printer;
 use crate::session::Session;
+use crate::settings::Settings;
 use crate::vocabulary::{TextSide, Thinking};
 use crate::{output, screen, terminal};
 
@@ -26,9 +28,10 @@ use crate::{output, screen, terminal};
 /// # Errors
 /// Returns an error if the model cannot be loaded, the input cannot be read, or the output cannot
 /// be written.
-pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> {
+pub(super) fn chat(set: &Settings, args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> {
+    let library = &set.library;
     let mut current = (chosen, Named::There);
-    let mut opened = open(args, (&current.0, current.1), &args.sampling, verbose)?;
+    let mut opened = open(set, args, (&current.0, current.1), &args.sampling, verbose)?;
     let waiting = pictures(&opened.session, &args.pictures.image)?;
     let (system, turns) = (opened.system.take(), std::mem::take(&mut opened.turns));
     let conversation = Conversation { system, turns, ..Default::default() };
@@ -36,7 +39,7 @@ pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> 
     let is_typed = terminal::stdin_is_terminal();
     let mut lines: Box<dyn LineSource> = if is_typed {
         output::note("/help for commands, Ctrl-D to leave");
-        Box::new(Typed::new(history_file())?)
+        Box::new(Typed::new(history_file(library))?)
     } else {
         Box::new(Piped(stdin().lock()))
     };
@@ -52,7 +55,7 @@ pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> 
         };
     loop {
         let Opened { session, text, sampling, raw, .. } = &mut opened;
-        let chat = Chat::new(session, text, &args.sampling, sampling.clone(), *raw, kept);
+        let chat = Chat::new(library, session, text, &args.sampling, sampling.clone(), *raw, kept);
         let other = match chat.talk(lines.as_mut(), &mut show)? {
             // A person has read what went wrong; a script needs the exit code.
             Talked::Over(went_well) if went_well || is_typed => return Ok(()),
@@ -68,7 +71,7 @@ pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> 
         let thinking = opened.text.thinking;
         // Both of them may have no room.
         drop(opened);
-        opened = match open(args, (&other, Named::InChat), &kept.chosen, verbose) {
+        opened = match open(set, args, (&other, Named::InChat), &kept.chosen, verbose) {
             Ok(mut opened) => {
                 current = (other, Named::InChat);
                 kept.forget_model();
@@ -80,8 +83,8 @@ pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> 
                 if let Some(message) = failure::message(&error) {
                     output::error(terminal::harmless(&message));
                 }
-                let again = open(args, (&current.0, current.1), &kept.chosen, verbose);
-                again.inspect_err(|_| rescue(&kept))?
+                let again = open(set, args, (&current.0, current.1), &kept.chosen, verbose);
+                again.inspect_err(|_| rescue(library, &kept))?
             }
         };
         if opened.text.format().thoughts().is_some() {
@@ -95,8 +98,8 @@ pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> 
 }
 
 /// Writes a conversation that no model goes on with to a file, and says where.
-fn rescue(kept: &Kept) {
-    let path = history_file().map(|history| history.with_file_name(".chat-rescued"));
+fn rescue(library: &ModelLibrary, kept: &Kept) {
+    let path = history_file(library).map(|history| history.with_file_name(".chat-rescued"));
     if let Some(path) = path.filter(|_| kept.is_unsaved())
         && kept.conversation.save(&path, "").is_ok()
     {
@@ -109,6 +112,6 @@ fn rescue(kept: &Kept) {
 }
 
 /// Returns the path of the history of typed inputs, which is beside the models.
-fn history_file() -> Option<PathBuf> {
-    hub_config().ok().map(|config| config.store.join(".chat-history"))
+fn history_file(library: &ModelLibrary) -> Option<PathBuf> {
+    library.hub_config().ok().map(|config| config.store.join(".chat-history"))
 }

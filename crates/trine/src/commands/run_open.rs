@@ -6,18 +6,21 @@ use anyhow::Result;
 use trine_model::KvType;
 
 use crate::attachments::TurnPicture;
+use crate::callbacks::tell;
 use crate::chat::{PICTURES_MAX, Turn};
 use crate::cli::{RunArgs, SamplingArgs};
 use crate::draft::Drafting;
 use crate::failure::usage;
 use crate::interrupt;
-use crate::model_source::{Chosen, all_here};
-use crate::options::{ContextFrom, Settings, Writing};
+use crate::library::ModelLibrary;
+use crate::model_source::Chosen;
+use crate::options::{ContextFrom, Options, Writing};
 use crate::picture_file::Input;
 use crate::session::{Session, Sizes};
+use crate::settings::Settings;
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, Thinking};
-use crate::{output, preset, settings, suiting, terminal};
+use crate::{output, preset, suiting, terminal};
 
 /// Where a model was named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +61,7 @@ impl Drop for Opened {
 /// # Errors
 /// Returns an error if the model cannot be loaded, or an option cannot be used with it.
 pub(super) fn open(
+    set: &Settings,
     args: &RunArgs,
     (chosen, named): (&Chosen, Named),
     typed: &SamplingArgs,
@@ -77,8 +81,9 @@ pub(super) fn open(
             system = system.or_else(|| preset.system.clone());
         }
     }
-    sampling.or(settings::get().sampling());
-    let mut settings = Settings::new(&placement, KvType::F16);
+    let library = &set.library;
+    sampling.or(set.sampling());
+    let mut settings = Options::new(set, &placement, KvType::F16);
     if args.placement.context.is_none() && placement.context.is_some() {
         settings.context_from = ContextFrom::Preset;
     }
@@ -86,10 +91,13 @@ pub(super) fn open(
     if is_in_chat && let Some(asked) = settings.context {
         settings.context = Some(asked.min(source.open(None)?.config().context));
     }
-    let drafting = Drafting::new(&args.drafting, &args.fetch, !is_in_chat)?;
-    let drafting = drafting.check(&args.drafting)?;
+    let asked = args.drafting.options(set);
+    let drafting = Drafting::new(library, &asked, args.fetch.download(), !is_in_chat)?;
+    let drafting = drafting.check(&asked)?;
     let mut session =
-        Session::open_with(source, &settings, Sizes::default(), &drafting, |program| program)?;
+        Session::open_with(library, source, &settings, Sizes::default(), &drafting, |program| {
+            program
+        })?;
     session.engine.heed(interrupt::flag());
     let defaults = session.model.defaults().clone();
     let mut text =
@@ -106,7 +114,7 @@ pub(super) fn open(
     Writing::new(&sampling, &defaults).sampling.check(session.engine.vocabulary())?;
     let raw = args.raw || text.template.is_none();
     let opened = Opened { session, text, sampling, raw, system, turns };
-    opened.tell(args, verbose)?;
+    opened.tell(library, args, verbose)?;
     Ok(opened)
 }
 
@@ -137,11 +145,11 @@ impl Opened {
     }
 
     /// Says what runs, and what it is if people may take it for something else.
-    fn tell(&self, args: &RunArgs, verbose: bool) -> Result<()> {
+    fn tell(&self, library: &ModelLibrary, args: &RunArgs, verbose: bool) -> Result<()> {
         let Self { session, system, raw, .. } = self;
-        session.tell(verbose);
+        tell(session, verbose);
         if terminal::stderr_is_terminal()
-            && let Some(told) = suiting::about_demo(&session.name, &all_here())
+            && let Some(told) = suiting::about_demo(&session.name, &library.all_here())
         {
             output::note(&told);
         }
@@ -183,7 +191,7 @@ pub(super) fn pictures(session: &Session, files: &[PathBuf]) -> Result<Vec<(Turn
 
 /// Returns what is to read images.
 fn wish(args: &RunArgs, named: Named) -> Wish {
-    let choice = match (tower::Choice::typed(&args.pictures.tower), named) {
+    let choice = match (args.pictures.tower.choice(), named) {
         (tower::Choice::File(_), Named::InChat) => tower::Choice::Found,
         (choice, _) => choice,
     };

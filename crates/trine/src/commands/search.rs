@@ -7,8 +7,8 @@ use trine_hub::{EntryState, StoreEntry};
 
 use crate::cli::SearchArgs;
 use crate::failure::Negative;
-use crate::model_source::hub;
 use crate::output;
+use crate::settings::Settings;
 use crate::suiting::Suited;
 use crate::terminal;
 
@@ -17,11 +17,12 @@ use crate::terminal;
 ///
 /// # Errors
 /// Returns [`Negative`] if no name has the text, or an error if the store cannot be read.
-pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
+pub(crate) fn run(set: &Settings, args: SearchArgs, verbose: bool) -> Result<()> {
+    let library = &set.library;
     let text = args.text.join(" ");
     let found = catalog::search(&text);
     // The catalogue is there without a store.
-    let here = hub()?.list().unwrap_or_default();
+    let here = library.hub()?.list().unwrap_or_default();
     if found.is_empty() && !args.json {
         output::remark(nothing(&text));
         return Err(Negative.into());
@@ -29,7 +30,7 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     // Without a measurement only the memory is known.
     let suited = match args.quick {
         true => Suited::unmeasured(),
-        false => Suited::measured().unwrap_or_else(|_| Suited::unmeasured()),
+        false => Suited::measured(library).unwrap_or_else(|_| Suited::unmeasured()),
     };
     let best = suited.best();
     if args.json {

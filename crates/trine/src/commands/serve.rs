@@ -9,7 +9,7 @@ use trine_backend::placement::CONTEXT_USUAL;
 use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{Pooling, SamplingParams, Service};
 use trine_foreign::Host;
-use trine_hub::{Pinned, get_pinned};
+use trine_hub::{Pinned, StoreEntry, get_pinned};
 use trine_model::{KvType, Model};
 use trine_server::{
     Description, Fetch, FetchEnd, Fetched, Fetcher, Files, Found, ImageUrls, KEY_BYTES_WANTED,
@@ -20,17 +20,21 @@ use trine_text::ChatTemplate;
 
 use super::serve_names::{Names, Served, Sources, digest, laid, served_name, stamp};
 use super::top::fetch::is_trine;
-use crate::cli::{FetchArgs, ServeArgs};
+use crate::callbacks;
+use crate::cli::ServeArgs;
 use crate::draft::{DraftFacts, Drafting};
 use crate::embedded::Embedded;
 use crate::failure::{lacks_memory, message, usage};
+use crate::fetch::Download;
 use crate::interrupt::{self, Watch};
-use crate::model_source::{Source, all_here, find, hub};
-use crate::options::Settings;
+use crate::library::ModelLibrary;
+use crate::model_source::{Source, find};
+use crate::options::Options;
 use crate::session::{PLACES_LEAST, Session, Sizes, formats};
-use crate::tower::{self, Wish};
+use crate::settings::Settings;
+use crate::tower::Wish;
 use crate::vocabulary::{TextSide, template};
-use crate::{machine, open_files, output, settings, signals, suiting, terminal, traces};
+use crate::{machine, open_files, output, signals, suiting, terminal, traces};
 
 /// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;
@@ -52,12 +56,13 @@ const KEYS_BYTES_MAX: u64 = 1 << 20;
 /// # Errors
 /// Returns an error if there is no such model, it cannot be loaded, or the address cannot be
 /// listened on.
-pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
-    let names = names(&args)?;
+pub(crate) fn run(set: &Settings, args: ServeArgs, verbose: bool) -> Result<()> {
+    let library = &set.library;
+    let names = names(library, &args)?;
     let options = options(&args)?;
     let sequences = args.sequences.map(usize::from);
-    let mut settings = Settings::new(&args.placement, KvType::F16);
-    settings.vision = Wish::IfAny(tower::Choice::typed(&args.tower));
+    let mut settings = Options::new(set, &args.placement, KvType::F16);
+    settings.vision = Wish::IfAny(args.tower.choice());
     let queue = args.queue as usize;
     let pooling = args.pooling.unwrap_or_default();
     let limit = args.prefix_cache_size.unwrap_or(PREFIXES_BYTES);
@@ -66,10 +71,12 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     }
     let prefixes = args.prefix_cache_dir.map(|folder| (folder, limit));
     // One draft model fits one model; of several, the others do without it.
-    let drafting = Drafting::new(&args.drafting, &args.fetch, args.models.len() == 1)?
-        .check(&args.drafting)?;
+    let (asked, download) = (args.drafting.options(set), args.fetch.download());
+    let drafting = Drafting::new(library, &asked, download, args.models.len() == 1)?;
+    let drafting = drafting.check(&asked)?;
     let template = args.template.read()?;
     let loader = Models {
+        library: library.clone(),
         template,
         names,
         settings,
@@ -102,6 +109,7 @@ async fn serve(
     end: Arc<OnceLock<Instant>>,
 ) -> Result<()> {
     let default = loader.list()[0].name.clone();
+    let library = loader.library.clone();
     let (has_tls, needs_key) = (options.tls.is_some(), options.keys.is_some());
     let names: Vec<String> = options.host_names.iter().map(Host::to_string).collect();
     let drain = options.limits.drain;
@@ -121,7 +129,7 @@ async fn serve(
     // From here on the server listens, so the first Ctrl-C no longer ends the program directly.
     let _watch = Watch::new();
     server.preload().await.map_err(|problem| anyhow!(problem))?;
-    tell(&server, &default, has_tls, needs_key);
+    tell(&server, &library.all_here(), &default, has_tls, needs_key);
     if !needs_key {
         let names = names.iter().map(|name| format!("{name}, ")).collect::<String>();
         output::note(&format!(
@@ -134,7 +142,7 @@ async fn serve(
 
 /// Prints where the server is and how to use it, to standard error because no program needs to read
 /// it.
-fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
+fn tell(server: &Server, here: &[StoreEntry], model: &str, has_tls: bool, needs_key: bool) {
     let scheme = if has_tls { "https" } else { "http" };
     let address = server.address();
     let url = format!("{scheme}://{address}");
@@ -148,7 +156,7 @@ fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
     };
     output::remark(format_args!("Chat in your browser: {own}/"));
     output::remark(format_args!("For programs: {own}/v1 (OpenAI), {own} (Anthropic, Ollama){key}"));
-    if let Some(told) = suiting::about_demo(&model, &all_here()) {
+    if let Some(told) = suiting::about_demo(&model, here) {
         output::remark(told);
     }
     output::remark("Ctrl-C ends the server.");
@@ -176,27 +184,27 @@ fn watch_signals(drain: impl Fn() + Send + Sync + 'static) -> Result<()> {
 }
 
 /// Returns the names by which clients ask for models.
-fn names(args: &ServeArgs) -> Result<Names> {
-    let open = |model: &str| served(model, &args.fetch);
+fn names(library: &ModelLibrary, args: &ServeArgs) -> Result<Names> {
+    let open = |model: &str| served(library, model, args.fetch.download());
     if args.models.is_empty() {
-        match hub() {
+        match library.hub() {
             Ok(hub) => {
-                let default = settings::get().model().map(|model| served(model, &args.fetch));
+                let default = library.model.as_deref().map(open);
                 return Names::store(hub, default.transpose()?, &args.alias, open);
             }
             Err(error) => tracing::warn!(%error, "there is no model store; one model is served"),
         }
     }
-    let default = || vec![settings::get().model().unwrap_or(Embedded::Demo.name()).to_owned()];
-    let models = if args.models.is_empty() { default() } else { args.models.clone() };
-    let served = models.iter().map(|model| served(model, &args.fetch));
+    let usual = || library.model.as_deref().unwrap_or(Embedded::Demo.name()).to_owned();
+    let models = if args.models.is_empty() { vec![usual()] } else { args.models.clone() };
+    let served = models.iter().map(|model| open(model));
     Names::fixed(served.collect::<Result<_>>()?, &args.alias, open)
 }
 
 /// Returns the model that an argument names. A preset has its own name, and `model` is the name of
 /// the model that it is based on.
-fn served(typed: &str, fetch: &FetchArgs) -> Result<Served> {
-    let chosen = find(Some(typed), fetch)?;
+fn served(library: &ModelLibrary, typed: &str, download: Download) -> Result<Served> {
+    let chosen = find(library, Some(typed), download)?;
     let model = served_name(&chosen.source);
     let preset = chosen.preset.as_ref();
     let name = match (preset, &chosen.source) {
@@ -330,10 +338,11 @@ impl Fetcher for Fetching {
 
 /// Opens models for the server.
 struct Models {
+    library: ModelLibrary,
     names: Names,
     /// The chat template of all models, in place of their own.
     template: Option<ChatTemplate>,
-    settings: Settings,
+    settings: Options,
     /// What guesses tokens.
     drafting: Drafting,
     /// Requests that a model runs at once, if that was chosen.
@@ -386,9 +395,11 @@ impl Models {
 
     fn open(&self, name: &str) -> Result<LoadedModel> {
         let source = self.source(name)?;
+        let (library, settings) = (&self.library, &self.settings);
         let sizes = Sizes::serving(self.sequences);
+        let drafting = &self.drafting;
         let mut session =
-            Session::open_with(&source, &self.settings, sizes, &self.drafting, |program| program)?;
+            Session::open_with(library, &source, settings, sizes, drafting, |program| program)?;
         let tokens = session.engine.context().saturating_mul(QUEUE_CONTEXTS);
         session.engine.set_queue(self.queue, tokens);
         session.engine.share_priorities(self.shares_priorities);
@@ -404,7 +415,7 @@ impl Models {
             true,
             self.template.clone(),
         )?;
-        session.tell(self.verbose);
+        callbacks::tell(&session, self.verbose);
         let program = session.engine.program();
         let memory = program.memory();
         let draft = session.draft.take();

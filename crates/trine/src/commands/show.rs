@@ -18,11 +18,13 @@ use crate::cli::{Placement, ShowArgs};
 use crate::draft::{Attached, Draft, Drafting};
 use crate::experts::Experts;
 use crate::header::find_shape;
-use crate::model_source::{Chosen, Resolved, Source, hub, resolve};
-use crate::options::Settings;
+use crate::library::ModelLibrary;
+use crate::model_source::{Chosen, Resolved, Source, resolve};
+use crate::options::Options;
 use crate::output;
 use crate::placed::{Needs, memory_json};
 use crate::preset;
+use crate::settings::Settings;
 use crate::terminal;
 use crate::tower;
 use crate::vocabulary;
@@ -94,11 +96,12 @@ struct DraftReport {
 ///
 /// # Errors
 /// Returns an error if there is no such model or it is damaged.
-pub(crate) fn run(args: ShowArgs) -> Result<()> {
-    if let Some(entry) = partial(args.model.as_deref())? {
+pub(crate) fn run(set: &Settings, args: ShowArgs) -> Result<()> {
+    let library = &set.library;
+    if let Some(entry) = partial(library, args.model.as_deref())? {
         return show_partial(&entry, args.json);
     }
-    let shown = find_shape(args.model.as_deref(), &args.fetch)?;
+    let shown = find_shape(library, args.model.as_deref(), args.fetch.unasked())?;
     let Chosen { source, preset } = shown.chosen.clone();
     if args.template {
         return show_template(&source, preset.as_deref());
@@ -107,14 +110,14 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
         return show_draft::run(&source, &draft, &args);
     }
     let plain = source.open(None)?;
-    let settings = Settings::measuring(&Placement::default(), KvType::F16);
-    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch.unasked())?;
-    let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
-    let draft = match drafting.find(&source, &model, &settings)? {
+    let settings = Options::measuring(set, &Placement::default(), KvType::F16);
+    let drafting = Drafting::typed(library, args.draft.as_ref(), args.fetch.unasked())?;
+    let Attached { model, draft: reading, .. } = drafting.attach(library, &source, plain)?;
+    let draft = match drafting.find(library, &source, &model, &settings)? {
         Some(draft) => Some(draft_report(&draft)?),
         None => reading_report(reading.as_ref(), &model)?,
     };
-    let seeing = tower::attach_if_any(&source, model.clone(), &tower::Choice::Found)?;
+    let seeing = tower::attach_if_any(library, &source, model.clone(), &tower::Choice::Found)?;
     let mut report =
         Report { vision: tower::Report::of(&seeing), ..report(&source, &model, draft)? };
     if let Some(file) = &shown.on_server {
@@ -158,11 +161,12 @@ fn show_template(source: &Source, preset: Option<&Preset>) -> Result<()> {
 }
 
 /// Returns the entry of a model whose download is not complete.
-fn partial(text: Option<&str>) -> Result<Option<StoreEntry>> {
-    let Some(Resolved::Missing(missing)) = text.map(resolve).transpose()? else {
+fn partial(library: &ModelLibrary, text: Option<&str>) -> Result<Option<StoreEntry>> {
+    let Some(Resolved::Missing(missing)) = text.map(|text| resolve(library, text)).transpose()?
+    else {
         return Ok(None);
     };
-    let entry = hub()?.show(&missing.name).ok();
+    let entry = library.hub()?.show(&missing.name).ok();
     Ok(entry.filter(|entry| entry.state == EntryState::Partial))
 }
 

@@ -12,7 +12,8 @@ use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
 use crate::embedded::Embedded;
 use crate::fetch::{self, fetch};
-use crate::model_source::{Source, hub, hub_config, repository};
+use crate::library::ModelLibrary;
+use crate::model_source::{Source, repository};
 use crate::output;
 use crate::seeing;
 use crate::suiting::Suited;
@@ -24,25 +25,25 @@ use crate::tower;
 /// # Errors
 /// Returns an error if the download fails. The part that was fetched stays and is continued next
 /// time.
-pub(crate) fn pull(args: PullArgs) -> Result<()> {
-    let mut config = hub_config()?;
+pub(crate) fn pull(library: &ModelLibrary, args: PullArgs) -> Result<()> {
+    let mut config = library.hub_config()?;
     config.mmproj = !args.no_mmproj;
     let hub = Hub::new(config)?;
     let typed = match hub.whole_preset(&args.model)? {
         Some(preset) => preset.from,
         None => args.model.clone(),
     };
-    let name = repository(&hub.inventory(), &typed)?;
+    let name = repository(library, &hub.inventory(), &typed)?;
     if let Some(known) = catalog::of(&name)
         && !matches!(hub.resolve(&name), Ok(Some(_)))
         && let Some(misfit) = Suited::unmeasured().misfit(&known.name(), Some(known), known.bytes)
     {
-        match args.yes || !fetch::can_ask() {
+        match args.yes || !library.callbacks.can_ask() {
             true => output::warning(misfit),
-            false => fetch::ask_anyway(&known.name(), &misfit)?,
+            false => fetch::ask_anyway(library, &known.name(), &misfit)?,
         }
     }
-    let model = fetch(&hub, &name)?;
+    let model = fetch(library, &hub, &name)?;
     if args.json {
         return output::json(&named(&model.name, &model.short, &model)?);
     }
@@ -67,7 +68,7 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         output::remark(line);
     }
     output::remark(format_args!("run it with: trine run {}", args.model));
-    if let Some(name) = own.and_then(|own| assistants::missing(&source, &own)) {
+    if let Some(name) = own.and_then(|own| assistants::missing(library, &source, &own)) {
         output::remark(format_args!(
             "a draft that was made for it makes it faster: trine pull {name}"
         ));
@@ -115,8 +116,8 @@ fn mmproj(model: &LocalModel) -> Option<(String, u64)> {
 ///
 /// # Errors
 /// Returns an error if the store cannot be read.
-pub(crate) fn list(args: ListArgs) -> Result<()> {
-    let hub = hub()?;
+pub(crate) fn list(library: &ModelLibrary, args: ListArgs) -> Result<()> {
+    let hub = library.hub()?;
     let entries = hub.list()?;
     if args.json {
         let entries = entries.iter().map(|entry| named(&entry.name, &entry.short, entry));
@@ -198,8 +199,8 @@ fn preset_value(preset: &Preset) -> Value {
 /// # Errors
 /// Returns an error if there is no such model in the store, it cannot be removed, or other presets
 /// are based on the preset.
-pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
-    let hub = hub()?;
+pub(crate) fn remove(library: &ModelLibrary, args: RemoveArgs) -> Result<()> {
+    let hub = library.hub()?;
     if let Some(name) = preset_name(&hub, &args.model)? {
         let above = hub.presets_on(&name)?;
         if !above.is_empty() {
@@ -210,10 +211,11 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
         return Ok(());
     }
     let inventory = hub.inventory();
-    let name = repository(&inventory, &args.model)?;
+    let name = repository(library, &inventory, &args.model)?;
     // Looked up before the removal, because afterwards a short name no longer resolves.
     let above = presets_on(&hub, |from| {
-        repository(&inventory, from).is_ok_and(|base| base.repository() == name.repository())
+        repository(library, &inventory, from)
+            .is_ok_and(|base| base.repository() == name.repository())
     })?;
     let removed = hub.remove(&name).map_err(|error| match error {
         HubError::NotLocal { local, .. } => {
@@ -234,7 +236,7 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
     ));
     let rest = hub.inventory();
     let above: Vec<String> =
-        above.into_iter().filter(|preset| !is_here(&hub, &rest, preset)).collect();
+        above.into_iter().filter(|preset| !is_here(library, &hub, &rest, preset)).collect();
     if !above.is_empty() {
         output::warning(format_args!(
             "{} on it and cannot run until it is downloaded again",
@@ -245,9 +247,9 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
 }
 
 /// Returns whether the model that a preset is based on is still in the store.
-fn is_here(hub: &Hub, inventory: &Inventory<'_>, preset: &str) -> bool {
+fn is_here(library: &ModelLibrary, hub: &Hub, inventory: &Inventory<'_>, preset: &str) -> bool {
     let base = hub.whole_preset(preset).ok().flatten();
-    let name = base.and_then(|preset| repository(inventory, &preset.from).ok());
+    let name = base.and_then(|preset| repository(library, inventory, &preset.from).ok());
     name.is_some_and(|name| inventory.resolve(&name).is_ok_and(|model| model.is_some()))
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::model_source::all_here;
+use crate::library::ModelLibrary;
 use crate::output;
 use crate::suiting::Suited;
 
@@ -12,7 +12,7 @@ use crate::suiting::Suited;
 /// Returns an error if standard output cannot be written.
 pub(crate) fn run() -> Result<()> {
     let machine = Suited::unmeasured();
-    let here = all_here();
+    let here = ModelLibrary::default().all_here();
     let (name, size) = match machine.best_here(&here) {
         Some(here) => {
             (here.short.clone(), format!("{}, on this machine", output::bytes(here.bytes)))

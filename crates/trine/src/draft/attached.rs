@@ -10,6 +10,7 @@ use trine_weights::DType;
 
 use super::{Choice, Drafting, Guesser};
 use crate::failure::usage;
+use crate::library::ModelLibrary;
 use crate::model_source::Source;
 use crate::{assistants, output, terminal};
 
@@ -42,12 +43,18 @@ impl Drafting {
     ///
     /// # Errors
     /// Returns an error if one that has to fit the model does not, or cannot be opened.
-    pub(crate) fn attach(&self, source: &Source, model: Model) -> Result<Attached> {
+    pub(crate) fn attach(
+        &self,
+        library: &ModelLibrary,
+        source: &Source,
+        model: Model,
+    ) -> Result<Attached> {
         match &self.by {
             Guesser::Off | Guesser::Lookup => Ok(Attached::without_draft(model)),
-            Guesser::Model(Choice::Auto, _) => Ok(self.attach_found(source, model)),
+            Guesser::Model(Choice::Auto, _) => Ok(self.attach_found(library, source, model)),
             Guesser::Model(Choice::Named { source: draft, .. }, _) => {
-                let attached = self.or_none(self.attach_named(draft, source, model.clone()))?;
+                let attached = self.attach_named(library, draft, source, model.clone());
+                let attached = self.or_none(library, attached)?;
                 Ok(match attached {
                     Some(model) => Attached { model, draft: Some(draft.clone()), instead: None },
                     None => Attached::without_draft(model),
@@ -56,18 +63,19 @@ impl Drafting {
         }
     }
 
-    fn attach_found(&self, source: &Source, model: Model) -> Attached {
+    fn attach_found(&self, library: &ModelLibrary, source: &Source, model: Model) -> Attached {
         let (name, is_exact) = (source.name(), self.is_exact);
         let plain = model.clone();
         // Those that turn out not to fit count too.
-        let found = assistants::find(source, &model).take(TRIED_MAX);
+        let found = assistants::find(library, source, &model).take(TRIED_MAX);
+        let told = library.clone();
         let mut others = found.filter_map(move |(draft, assistant)| {
             match joined(model.clone(), assistant, is_exact) {
                 Ok(model) => Some((model, draft)),
                 Err(error) => {
                     let draft = draft.name();
                     let [draft, name] = [&draft, &name].map(|name| terminal::harmless(name));
-                    output::warning(format_args!("{draft} does not guess for {name}: {error:#}"));
+                    told.warn(format_args!("{draft} does not guess for {name}: {error:#}"));
                     None
                 }
             }
@@ -75,14 +83,20 @@ impl Drafting {
         let Some((model, draft)) = others.next() else { return Attached::without_draft(plain) };
         if self.device().is_some() {
             // The option may be for the drafts of other models.
-            output::note(&no_device(&draft));
+            library.note(no_device(&draft));
         }
         let instead = Instead { others: Box::new(others), plain };
         Attached { model, draft: Some(draft), instead: Some(instead) }
     }
 
     /// Returns the model with a draft; `None` if that is a model of its own.
-    fn attach_named(&self, draft: &Source, source: &Source, model: Model) -> Result<Option<Model>> {
+    fn attach_named(
+        &self,
+        library: &ModelLibrary,
+        draft: &Source,
+        source: &Source,
+        model: Model,
+    ) -> Result<Option<Model>> {
         let Some(assistant) = draft.open_assistant()? else { return Ok(None) };
         if self.device().is_some() {
             return Err(usage(format!("{}; leave it out", no_device(draft))));
@@ -91,7 +105,7 @@ impl Drafting {
         let attached = joined(model, assistant, self.is_exact)
             .with_context(|| format!("{} does not guess for {}", draft.name(), source.name()))?;
         if let Some(reason) = mismatch {
-            output::warning(reason);
+            library.warn(reason);
         }
         Ok(Some(attached))
     }
@@ -125,7 +139,11 @@ impl Attached {
     ///
     /// # Errors
     /// Returns an error with a remedy if the draft was named.
-    pub(crate) fn check_layers(&mut self, layers: Option<usize>) -> Result<()> {
+    pub(crate) fn check_layers(
+        &mut self,
+        library: &ModelLibrary,
+        layers: Option<usize>,
+    ) -> Result<()> {
         let all = self.model.config().layers.len();
         let layers = layers.filter(|layers| (1..all).contains(layers));
         let (Some(layers), Some(draft)) = (layers, &self.draft) else { return Ok(()) };
@@ -140,7 +158,7 @@ impl Attached {
                 "the draft {draft} cannot be used: {what}; leave --gpu-layers out or, to keep it, give --draft ngram"
             );
         };
-        output::warning(format_args!(
+        library.warn(format_args!(
             "the draft {draft} is left out: {what}; without --gpu-layers the draft is used"
         ));
         *self = Self::without_draft(instead.plain);
@@ -152,6 +170,7 @@ impl Attached {
     /// the model would run; `None` if there was nothing to choose.
     pub(crate) fn choose<P, E: Display>(
         &mut self,
+        library: &ModelLibrary,
         place: impl Fn(&Model) -> Result<P, E>,
         placement: impl Fn(&P) -> &Placement,
     ) -> Option<Result<P, E>> {
@@ -161,7 +180,7 @@ impl Attached {
             let [own, others] = [&with, &without].map(|found| found.as_ref().map(&placement));
             let can_be_named = own.is_ok();
             let Some(what) = loses(own, others) else { return Some(with) };
-            self.leave_out(&what, can_be_named);
+            self.leave_out(library, &what, can_be_named);
             if self.draft.is_none() {
                 return Some(without);
             }
@@ -176,6 +195,7 @@ impl Attached {
     /// Returns those of `load`.
     pub(crate) fn load<T>(
         &mut self,
+        library: &ModelLibrary,
         load: impl Fn(&Model) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let with = load(&self.model);
@@ -207,17 +227,17 @@ impl Attached {
             }
         };
         for (draft, what) in left_out {
-            tell_left_out(&draft, &what, false);
+            tell_left_out(library, &draft, &what, false);
         }
         Ok(loaded)
     }
 
     /// Leaves a draft out that nobody named; the next one takes its place, if there is one.
-    fn leave_out(&mut self, what: &str, can_be_named: bool) {
+    fn leave_out(&mut self, library: &ModelLibrary, what: &str, can_be_named: bool) {
         let (Some(mut instead), Some(draft)) = (self.instead.take(), self.draft.take()) else {
             return;
         };
-        tell_left_out(&draft, what, can_be_named);
+        tell_left_out(library, &draft, what, can_be_named);
         *self = match instead.others.next() {
             Some((model, next)) => Self { model, draft: Some(next), instead: Some(instead) },
             None => Self::without_draft(instead.plain),
@@ -227,14 +247,14 @@ impl Attached {
 
 /// Says that a draft is left out, and why. `can_be_named` says whether the model can be loaded with
 /// it.
-fn tell_left_out(draft: &Source, what: &str, can_be_named: bool) {
+fn tell_left_out(library: &ModelLibrary, draft: &Source, what: &str, can_be_named: bool) {
     let draft = draft.name();
     let draft = terminal::harmless(&draft);
     let remedy = match can_be_named {
         true => format!("; --draft {draft} takes it all the same"),
         false => String::new(),
     };
-    output::warning(format_args!("the draft {draft} is left out: {what}{remedy}"));
+    library.warn(format_args!("the draft {draft} is left out: {what}{remedy}"));
 }
 
 /// Returns why a model was not loaded, unless that was for lack of memory.
@@ -339,14 +359,19 @@ mod tests {
             }
         };
         let (mut attached, [first, second, without]) = attached_twice();
-        assert_eq!(attached.load(load(vec![first])).unwrap(), second);
+        assert_eq!(attached.load(&ModelLibrary::default(), load(vec![first])).unwrap(), second);
         assert!(attached.is_found() && attached.draft.as_ref().unwrap().name().contains("gemma4"));
         assert_eq!(attached.model.config().layers.len(), second);
         let (mut attached, _) = attached_twice();
-        assert_eq!(attached.load(load(vec![first, second])).unwrap(), without);
+        assert_eq!(
+            attached.load(&ModelLibrary::default(), load(vec![first, second])).unwrap(),
+            without
+        );
         assert!(!attached.is_found() && attached.draft.is_none());
         let (mut attached, _) = attached_twice();
-        assert!(attached.load(load(vec![first, second, without])).is_err());
+        assert!(
+            attached.load(&ModelLibrary::default(), load(vec![first, second, without])).is_err()
+        );
         assert_eq!(attached.model.config().layers.len(), first, "none of the drafts is at fault");
     }
 
@@ -359,11 +384,20 @@ mod tests {
             }
         };
         let (mut attached, [first, second, without]) = attached_twice();
-        assert!(attached.choose(place(vec![first]), |placement| placement).unwrap().is_ok());
+        assert!(
+            attached
+                .choose(&ModelLibrary::default(), place(vec![first]), |placement| placement)
+                .unwrap()
+                .is_ok()
+        );
         assert_eq!(attached.model.config().layers.len(), second);
         assert!(attached.is_found());
         let (mut attached, _) = attached_twice();
-        assert!(attached.choose(place(vec![first, second]), |placement| placement).is_some());
+        assert!(
+            attached
+                .choose(&ModelLibrary::default(), place(vec![first, second]), |placement| placement)
+                .is_some()
+        );
         assert_eq!(attached.model.config().layers.len(), without);
         assert!(attached.draft.is_none());
     }
@@ -372,16 +406,16 @@ mod tests {
     fn layers_on_two_devices_leave_a_found_draft_out_and_refuse_a_named_one() {
         let (mut named, [all, _]) = attached(false);
         for layers in [None, Some(0), Some(all), Some(99)] {
-            named.check_layers(layers).unwrap();
+            named.check_layers(&ModelLibrary::default(), layers).unwrap();
         }
-        let error = named.check_layers(Some(1)).unwrap_err().to_string();
+        let error = named.check_layers(&ModelLibrary::default(), Some(1)).unwrap_err().to_string();
         for part in ["demo-draft", "--gpu-layers 1 ", "leave --gpu-layers out", "--draft ngram"] {
             assert!(error.contains(part), "{part}: {error}");
         }
         let (mut found, _) = attached(true);
-        found.check_layers(Some(1)).unwrap();
+        found.check_layers(&ModelLibrary::default(), Some(1)).unwrap();
         assert!(!found.is_found() && found.draft.is_none());
-        found.check_layers(Some(1)).unwrap();
+        found.check_layers(&ModelLibrary::default(), Some(1)).unwrap();
     }
 
     fn empty_placement() -> Placement {
@@ -406,18 +440,18 @@ mod tests {
             }
         };
         let lacks = |layers: usize| -> &'static [usize] { Vec::leak(vec![layers]) };
-        assert_eq!(found.load(load(&[])).unwrap(), with);
+        assert_eq!(found.load(&ModelLibrary::default(), load(&[])).unwrap(), with);
         assert!(found.is_found() && found.draft.is_some(), "it is kept");
-        assert_eq!(found.load(load(lacks(with))).unwrap(), without);
+        assert_eq!(found.load(&ModelLibrary::default(), load(lacks(with))).unwrap(), without);
         assert!(!found.is_found() && found.draft.is_none());
         assert_eq!(found.model.config().layers.len(), without);
 
         let (mut found, _) = attached(true);
         let neither = |_: &Model| -> Result<(), _> { Err(unsupported()) };
-        assert!(found.load(neither).is_err());
+        assert!(found.load(&ModelLibrary::default(), neither).is_err());
         assert!(found.is_found(), "the processor may run both");
         let (mut named, _) = attached(false);
-        assert!(named.load(load(lacks(with))).is_err());
+        assert!(named.load(&ModelLibrary::default(), load(lacks(with))).is_err());
         assert!(named.draft.is_some());
     }
 
@@ -434,7 +468,7 @@ mod tests {
             what: "element 0 is NaN".to_owned(),
         };
         let (mut found, [with, _]) = attached(true);
-        assert!(found.load(load(damaged, with)).is_ok());
+        assert!(found.load(&ModelLibrary::default(), load(damaged, with)).is_ok());
         assert!(!found.is_found() && found.draft.is_none());
         let full = || BackendError::OutOfMemory {
             what: "weights".to_owned(),
@@ -442,7 +476,7 @@ mod tests {
             device: "gpu".to_owned(),
         };
         let (mut found, [with, _]) = attached(true);
-        assert!(found.load(load(full, with)).is_err());
+        assert!(found.load(&ModelLibrary::default(), load(full, with)).is_err());
         assert!(found.is_found(), "what is short has a remedy of its own");
     }
 
@@ -453,15 +487,15 @@ mod tests {
             placement
         }
         let (mut named, [with, without]) = attached(false);
-        assert!(named.choose(place, itself).is_none());
+        assert!(named.choose(&ModelLibrary::default(), place, itself).is_none());
         let (mut found, _) = attached(true);
-        assert!(found.choose(place, itself).unwrap().is_ok());
+        assert!(found.choose(&ModelLibrary::default(), place, itself).unwrap().is_ok());
         assert!(found.draft.is_some());
         let only_without = |model: &Model| match model.config().layers.len() {
             layers if layers == with => Err("there is no room"),
             _ => Ok(empty_placement()),
         };
-        assert!(found.choose(only_without, itself).unwrap().is_ok());
+        assert!(found.choose(&ModelLibrary::default(), only_without, itself).unwrap().is_ok());
         assert!(found.draft.is_none());
         assert_eq!(found.model.config().layers.len(), without);
     }

@@ -25,7 +25,7 @@ fn problem(text: &str) -> String {
 fn the_environment_comes_before_the_file() {
     let text = "model = 'gemma3:4b'\nthreads = 3\nkv = 'int8'\n[sampling]\ntop-p = 0.5\nstop = ['a', 'b']\n";
     let settings = settings(text, &[("TRINE_THREADS", "2"), ("TRINE_MODEL", "")]).unwrap();
-    assert_eq!(settings.model(), Some("gemma3:4b"));
+    assert_eq!(settings.library.model.as_deref(), Some("gemma3:4b"));
     assert_eq!(settings.placement().threads, Some(2));
     assert_eq!(
         settings.value("threads").unwrap().origin,
@@ -98,7 +98,7 @@ fn hostile_files_are_bounded() {
 #[test]
 fn paths_stand_beside_the_file_or_at_home() {
     let settings = settings("store = '~/models'\n[server]\napi-key-file = 'keys'\n", &[]).unwrap();
-    assert_eq!(settings.store().unwrap(), Path::new("/home/me/models"));
+    assert_eq!(settings.library.store.as_deref().unwrap(), Path::new("/home/me/models"));
     let keys = Path::new(settings.text("server.api-key-file").unwrap());
     assert!(keys.ends_with("trine/keys") && keys.is_absolute(), "{keys:?}");
 }

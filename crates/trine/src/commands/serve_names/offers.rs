@@ -6,6 +6,7 @@ use trine_hub::catalog::{self, CatalogModel};
 use trine_hub::{EntryState, StoreEntry};
 use trine_server::{Catalog, Offer, OfferState};
 
+use crate::library::ModelLibrary;
 use crate::suiting::Suited;
 
 /// This machine as it was measured once.
@@ -17,7 +18,7 @@ impl Measured {
     /// time and nobody did. Where nothing can be measured only the memory is known.
     pub(super) fn machine(&self, measures: bool) -> Suited {
         if measures && self.0.get().is_none() {
-            match Suited::measured() {
+            match Suited::measured(&ModelLibrary::default()) {
                 // Somebody else may have measured too.
                 Ok(measured) => drop(self.0.set(measured)),
                 Err(error) => tracing::warn!("the devices cannot be measured: {error:#}"),
