@@ -26,7 +26,7 @@ const NEEDS: [(&str, &str); 2] =
 const STRIP: &str = "x86_64-w64-mingw32-strip";
 /// The folders of the packages whose tests run under Wine. Those of the Vulkan backend need a
 /// driver, and xtask's are about Debian.
-const PORTABLE: [&str; 9] = [
+const PORTABLE: [&str; 10] = [
     "crates/weights",
     "crates/model",
     "crates/backend",
@@ -35,6 +35,7 @@ const PORTABLE: [&str; 9] = [
     "crates/engine",
     "crates/hub",
     "crates/server",
+    "crates/session",
     "crates/trine",
 ];
 /// Keeps packages from compiling their C code for macOS, which would need Apple's headers: checked

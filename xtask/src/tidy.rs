@@ -22,7 +22,7 @@ use crate::sources::{Source, read_all};
 use crate::{bad_input, circles, documents, lines, orphans};
 
 /// The crates from the bottom to the top: an arrow may only point down, to one listed earlier.
-const ROOMS: [&str; 16] = [
+const ROOMS: [&str; 17] = [
     "foreign",
     "weights",
     "model",
@@ -35,6 +35,7 @@ const ROOMS: [&str; 16] = [
     "engine",
     "server",
     "hub",
+    "session",
     "trine",
     "testing",
     "npu-model",

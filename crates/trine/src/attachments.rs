@@ -8,12 +8,12 @@ use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use trine_engine::Sight;
+use trine_session::picture_file::{Input, expanded, is_input, is_picture};
+use trine_session::tower;
+use trine_session::vision::Vision;
 
 use crate::output;
-use crate::picture_file::{Input, expanded, is_input, is_picture};
 use crate::terminal;
-use crate::tower;
-use crate::vision::Vision;
 
 /// A picture of a message. A file of a conversation has where it was and its digest.
 #[derive(Debug, Clone, Serialize, Deserialize)]

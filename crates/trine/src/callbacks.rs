@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use trine_hub::Progress;
+use trine_session::library::{Callbacks, Count, Decision};
+use trine_session::session::{Detail, Session};
 
 use crate::interrupt::Watch;
-use crate::library::{Callbacks, Count, Decision};
-use crate::session::{Detail, Session};
 use crate::{output, terminal};
 
 const BAR: &str =

@@ -5,13 +5,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use trine_backend::SOFT;
 use trine_engine::{PromptPicture, Sight};
+use trine_session::vision::Vision;
+use trine_session::vocabulary::TextSide;
 use trine_text::{Content, Message, Part, PictureForm, RenderOptions, Specials};
 
 use crate::attachments::TurnPicture;
 use crate::failure::Interrupted;
 use crate::parameters::Parameters;
-use crate::vision::Vision;
-use crate::vocabulary::TextSide;
 
 /// The most bytes of earlier messages that are rendered. It is far more than any context can hold
 /// and far less than the limit of a template.
@@ -323,8 +323,9 @@ mod tests {
     use trine_weights::Checkpoint;
 
     use super::*;
-    use crate::embedded::Embedded;
-    use crate::vocabulary::{Thinking, testing};
+    use crate::testing;
+    use trine_session::embedded::Embedded;
+    use trine_session::vocabulary::Thinking;
 
     const CONTEXT: usize = 400;
 
@@ -357,8 +358,10 @@ mod tests {
         };
         let golden =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/gemma3-vision/a.png");
-        let digest =
-            vision.look(golden.as_ref(), crate::picture_file::Input::Refused).unwrap().digest;
+        let digest = vision
+            .look(golden.as_ref(), trine_session::picture_file::Input::Refused)
+            .unwrap()
+            .digest;
         let picture = serde_json::json!({"path": golden, "digest": digest});
         let picture: TurnPicture = serde_json::from_value(picture).unwrap();
         let question =

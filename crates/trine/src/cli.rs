@@ -6,8 +6,6 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use trine_model::KvType;
 use trine_weights::DType;
 
-use crate::draft::DraftChoice;
-
 mod choosing;
 mod documents;
 mod draft;
@@ -45,6 +43,7 @@ pub(crate) use run::{RunArgs, SamplingArgs};
 pub(crate) use serve::ServeArgs;
 pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
 pub(crate) use top::TopArgs;
+use trine_session::draft::DraftChoice;
 pub(crate) use values::{FITTING_LAYERS, NO_LIMIT, Seed};
 use values::{
     parse_batch, parse_context, parse_count, parse_drafts, parse_gap, parse_kv, parse_positive,
@@ -464,7 +463,7 @@ mod tests {
 
     use super::values::{parse_bias, parse_seed};
     use super::*;
-    use crate::device::{DeviceChoice, Tune};
+    use trine_session::device::{DeviceChoice, Tune};
 
     #[test]
     fn the_definition_is_consistent() {

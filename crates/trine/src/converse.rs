@@ -3,25 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use trine_session::embedded::Embedded;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::{Chosen, find_for_chat};
+use trine_session::picture_file::{Input, expanded, named_in};
+use trine_session::session::Session;
+use trine_session::vocabulary::{TextSide, Thinking, template};
 use trine_text::Specials;
 
 use crate::attachments::{TurnPicture, advice, dragged, leading, with_words};
 use crate::chat::{Conversation, PICTURES_MAX, Prompt, Role, Rows, TooLong, Turn, check_bytes};
 use crate::cli::SamplingArgs;
-use crate::embedded::Embedded;
 use crate::failure::{Interrupted, Negative, OutputClosed};
 use crate::generate::{Answer, Ending};
 use crate::interrupt::{self, Watch};
-use crate::library::ModelLibrary;
 use crate::line_source::{Line, LineSource, next_input};
-use crate::model_source::{Chosen, find_for_chat};
 use crate::options::Writing;
 use crate::output;
 use crate::parameters::Parameters;
-use crate::picture_file::{Input, expanded, named_in};
-use crate::session::Session;
 use crate::slash::{HELP, LEAVING, Slash, parse};
-use crate::vocabulary::{TextSide, Thinking, template};
 use crate::{settable, terminal};
 
 /// Runs a prompt and shows the answer and the remarks about it.

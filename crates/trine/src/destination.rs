@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use trine_session::model_source::Source;
 use trine_weights::{SafetensorsFile, create_part, remove_dead_parts};
 
-use crate::model_source::Source;
 use crate::output;
 
 /// The most symbolic links that are followed in a row, as many as Linux follows.

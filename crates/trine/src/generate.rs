@@ -8,13 +8,13 @@ use trine_engine::{
     Constraint, Engine, Finish, Request, SamplingParams, SequenceId, Statistics, Update,
 };
 use trine_server::Guide;
+use trine_session::vocabulary::TextSide;
 use trine_text::{ReplyDecoder, ReplyOptions, ReplyPart, ReplySplitter};
 
 use crate::chat::Rows;
 use crate::failure::please_report;
 use crate::interrupt::Watch;
 use crate::options::Writing;
-use crate::vocabulary::TextSide;
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -205,7 +205,8 @@ mod tests {
     use trine_text::Specials;
 
     use super::*;
-    use crate::vocabulary::{Thinking, testing};
+    use crate::testing;
+    use trine_session::vocabulary::Thinking;
 
     #[derive(Default)]
     struct Heard(String);

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
+use trine_session::picture_file::{expanded, is_picture};
 
 use crate::output;
-use crate::picture_file::{expanded, is_picture};
 
 /// Commands whose first argument is a model: `-m FILE` names it.
 const MODEL_FIRST: [&str; 12] = [
@@ -366,7 +366,7 @@ fn is_for_run(word: &str) -> bool {
         || Path::new(word).exists()
         || word.ends_with(".gguf")
         || trine_hub::catalog::find(word).is_some()
-        || crate::embedded::Embedded::find(word).is_some()
+        || trine_session::embedded::Embedded::find(word).is_some()
 }
 
 /// Returns whether a command line is a prompt without quotes: words, and no options.

@@ -5,94 +5,51 @@ use std::hash::{BuildHasher, Hasher};
 
 use trine_engine::{SamplingChanges, SamplingParams};
 use trine_model::{GenerationDefaults, KvType};
-use trine_weights::DType;
+use trine_session::device::DeviceChoice;
+use trine_session::npu_options::NpuOptions;
+use trine_session::options::{ContextFrom, Options};
+use trine_session::tower::Wish;
 
 use crate::cli::{FITTING_LAYERS, NO_LIMIT, Placement, SamplingArgs, Seed};
-use crate::device::{DeviceChoice, Tune};
-use crate::npu_options::NpuOptions;
 use crate::settings::Settings;
-use crate::tower::Wish;
 
-/// The source of the number of positions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ContextFrom {
-    /// The command line; also if nobody set it.
-    #[default]
-    Option,
-    /// A preset's `num_ctx`.
-    Preset,
-    /// The configuration file or the environment.
-    Settings,
+/// Returns the options of a command whose usual storage of keys and values is `kv`: what is
+/// typed, or else set.
+pub(crate) fn chosen(set: &Settings, placement: &Placement, kv: KvType) -> Options {
+    let whole = filled(placement, set.placement().clone());
+    let mut options = typed(&whole, kv);
+    if placement.context.is_none() {
+        options.context_from = ContextFrom::Settings;
+    }
+    options
 }
 
-/// Where a model runs, and with how much memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    /// The device.
-    pub(crate) device: DeviceChoice,
-    /// Layers that the GPU runs, if asked for.
-    pub(crate) gpu_layers: Option<usize>,
-    /// Whether a GPU's kernels are measured.
-    pub(crate) tune: Tune,
-    /// Whether a request's result must not depend on other requests.
-    pub(crate) batch_invariant: bool,
-    /// Threads, if asked for.
-    pub(crate) threads: Option<usize>,
-    /// The NPU beside the processor, if asked for.
-    pub(crate) npu: Option<NpuOptions>,
-    /// Storage of keys and values.
-    pub(crate) kv: KvType,
-    /// Most positions of a sequence, if asked for.
-    pub(crate) context: Option<usize>,
-    /// Most bytes of keys and values, if there is a limit.
-    pub(crate) kv_memory: Option<u64>,
-    /// The source of `context`.
-    pub(crate) context_from: ContextFrom,
-    /// Quantisation while loading, if asked for.
-    pub(crate) quantize: Option<DType>,
-    /// What reads pictures.
-    pub(crate) vision: Wish,
+/// Returns the options of a command that measures a model: values of the configuration that
+/// change what is measured, the formats and the context, apply to it only if they are typed.
+pub(crate) fn measuring(set: &Settings, placement: &Placement, kv: KvType) -> Options {
+    let set = set.placement().clone();
+    let set = Placement { kv: None, context: None, quantize: None, ..set };
+    typed(&filled(placement, set), kv)
 }
 
-impl Options {
-    /// Returns the options of a command whose usual storage of keys and values is `kv`: what is
-    /// typed, or else set.
-    pub(crate) fn new(set: &Settings, placement: &Placement, kv: KvType) -> Self {
-        let whole = filled(placement, set.placement().clone());
-        let mut options = Self::typed(&whole, kv);
-        if placement.context.is_none() {
-            options.context_from = ContextFrom::Settings;
-        }
-        options
-    }
-
-    /// Returns the options of a command that measures a model: values of the configuration that
-    /// change what is measured, the formats and the context, apply to it only if they are typed.
-    pub(crate) fn measuring(set: &Settings, placement: &Placement, kv: KvType) -> Self {
-        let set = set.placement().clone();
-        let set = Placement { kv: None, context: None, quantize: None, ..set };
-        Self::typed(&filled(placement, set), kv)
-    }
-
-    fn typed(placement: &Placement, kv: KvType) -> Self {
-        Self {
-            device: placement.device.clone().unwrap_or_default(),
-            gpu_layers: placement.gpu_layers.filter(|&layers| layers != FITTING_LAYERS),
-            tune: placement.tune.unwrap_or_default(),
-            batch_invariant: placement.batch_invariant,
-            threads: placement.threads.map(usize::from),
-            npu: placement
-                .npu
-                .clone()
-                .map(|pack| NpuOptions { pack, share: placement.npu_share.unwrap_or_default() }),
-            kv: placement.kv.unwrap_or(kv),
-            // 0 is the model's own.
-            context: placement.context.filter(|&context| context > 0),
-            kv_memory: placement.kv_memory,
-            context_from: ContextFrom::Option,
-            quantize: placement.quantize,
-            vision: Wish::None,
-        }
+fn typed(placement: &Placement, kv: KvType) -> Options {
+    Options {
+        device: placement.device.clone().unwrap_or_default(),
+        gpu_layers: placement.gpu_layers.filter(|&layers| layers != FITTING_LAYERS),
+        tune: placement.tune.unwrap_or_default(),
+        batch_invariant: placement.batch_invariant,
+        threads: placement.threads.map(usize::from),
+        npu: placement
+            .npu
+            .clone()
+            .map(|pack| NpuOptions { pack, share: placement.npu_share.unwrap_or_default() }),
+        kv: placement.kv.unwrap_or(kv),
+        // 0 is the model's own.
+        context: placement.context.filter(|&context| context > 0),
+        kv_memory: placement.kv_memory,
+        context_from: ContextFrom::Option,
+        quantize: placement.quantize,
+        vision: Wish::None,
     }
 }
 

@@ -19,7 +19,6 @@ use trine_engine::SamplingParams;
 
 use crate::callbacks::CommandLine;
 use crate::cli::{DraftArgs, Placement, SamplingArgs, ServeArgs, ServerArgs};
-use crate::library::ModelLibrary;
 use crate::output;
 use crate::terminal;
 
@@ -27,6 +26,7 @@ mod keys;
 
 pub(crate) use keys::{KEYS, Key};
 use keys::{Kind, Place};
+use trine_session::library::ModelLibrary;
 
 /// The variable that names the file.
 const FILE_VARIABLE: &str = "TRINE_CONFIG";

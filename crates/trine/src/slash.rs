@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
+use trine_session::vocabulary::Thinking;
 
 use crate::output;
-use crate::vocabulary::Thinking;
 
 /// The list of commands.
 pub(crate) const HELP: &str = "\

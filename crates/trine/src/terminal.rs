@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use indicatif::ProgressBar;
+pub(crate) use trine_session::words::{harmless, shown};
 
 /// The style of errors.
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -141,20 +142,6 @@ pub(crate) fn on_stderr(text: &str, style: Style) -> Painted<'_> {
     Painted { text, style: stderr_has_colours().then_some(style) }
 }
 
-/// Makes names and other texts from outside harmless for a terminal, of one line or of several:
-/// what would control it, is invisible or turns the direction of writing becomes a visible
-/// character, except line breaks and tabs.
-pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
-    let is_harmful = |c: char| trine_foreign::is_misleading(c) && !matches!(c, '\n' | '\t');
-    if !text.contains(is_harmful) {
-        return text.into();
-    }
-    text.chars()
-        .map(|c| if is_harmful(c) { char::REPLACEMENT_CHARACTER } else { c })
-        .collect::<String>()
-        .into()
-}
-
 /// Makes lines of this program harmless, as [`harmless`] does, and keeps the styles in them.
 pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     if !text.contains('\u{1b}') {
@@ -183,14 +170,6 @@ pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     }
     shown.push_str(&harmless(rest));
     shown.into()
-}
-
-/// The most characters of a path in a message.
-const PATH_CHARACTERS: usize = 400;
-
-/// Returns a path for a message: on one line, without what a terminal would obey.
-pub(crate) fn shown(path: &std::path::Path) -> String {
-    trine_foreign::cut_name(&path.display().to_string(), PATH_CHARACTERS)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The options about what guesses tokens.
 
 use clap::Args;
+use trine_session::device::DeviceChoice;
+use trine_session::draft::{DraftChoice, DraftOptions};
 
 use super::values::parse_guesses;
-use crate::device::DeviceChoice;
-use crate::draft::{DraftChoice, DraftOptions};
 use crate::settings::Settings;
 
 /// What guesses the tokens that follow, so that a step can verify several. Guesses change how fast

@@ -1,12 +1,12 @@
 //! The command line of `explain`.
 
 use clap::Args;
+use trine_session::device::DeviceChoice;
+use trine_session::draft::DraftChoice;
 
 use super::models::FetchArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_bytes, parse_count, parse_positive, whole};
-use crate::device::DeviceChoice;
-use crate::draft::DraftChoice;
 
 const DEVICE_HELP: &str = "\
 Show which parts of the model run on which device, what memory they take and what a GPU launches: auto, cpu, \

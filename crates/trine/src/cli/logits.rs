@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use trine_session::draft::DraftChoice;
 
 use super::models::FetchArgs;
 use super::pictures::TowerArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_positive, whole};
-use crate::draft::DraftChoice;
 
 /// `trine logits`
 #[derive(Debug, Args)]

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use trine_session::draft::DraftChoice;
+use trine_session::fetch::Download;
 
 use super::placement::MODEL_HELP;
 use super::template::TemplateArgs;
 use super::values::{parse_number, parse_positive, whole};
-use crate::draft::DraftChoice;
-use crate::fetch::Download;
 
 /// What a command may do about a model that is not here.
 #[derive(Debug, Clone, Default, Args)]

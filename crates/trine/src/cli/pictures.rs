@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use trine_pictures::Limits;
-
-use crate::picture_file::expanded;
-use crate::tower::Choice;
+use trine_session::picture_file::expanded;
+use trine_session::tower::Choice;
 
 /// Which vision tower a model has.
 #[derive(Debug, Clone, Default, Args)]

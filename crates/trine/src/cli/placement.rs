@@ -2,11 +2,11 @@
 
 use clap::Args;
 use trine_model::KvType;
+use trine_session::device::{DeviceChoice, Tune};
+use trine_session::npu_options::{NpuShare, PackChoice};
 use trine_weights::DType;
 
 use super::values::{parse_bytes, parse_count, parse_kv, parse_layers, parse_target, whole};
-use crate::device::{DeviceChoice, Tune};
-use crate::npu_options::{NpuShare, PackChoice};
 
 pub(super) const MODEL_HELP: &str = "\
 A model is a .gguf file, a folder with config.json and .safetensors files, a name such as gemma3:4b (`trine search` \

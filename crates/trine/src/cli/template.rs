@@ -18,6 +18,6 @@ impl TemplateArgs {
     /// # Errors
     /// Returns an error that names the file.
     pub(crate) fn read(&self) -> anyhow::Result<Option<trine_text::ChatTemplate>> {
-        self.chat_template.as_deref().map(crate::vocabulary::read_template).transpose()
+        self.chat_template.as_deref().map(trine_session::vocabulary::read_template).transpose()
     }
 }

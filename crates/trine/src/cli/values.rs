@@ -8,9 +8,8 @@ use std::time::Duration;
 use trine_engine::Pooling;
 use trine_foreign::Host;
 use trine_model::KvType;
+use trine_session::machine::parse_size;
 use trine_weights::DType;
-
-use crate::machine::parse_size;
 
 /// Formats that trine writes.
 const TARGETS: [DType; 4] = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];

@@ -9,6 +9,16 @@ use serde::Serialize;
 use trine_backend::Program;
 use trine_engine::{Drafter, Drafts, Engine, GUESSES_MAX};
 use trine_model::{KvType, Workload};
+use trine_session::bandwidth::Yardstick;
+use trine_session::draft::DraftChoice;
+use trine_session::draft::Drafting;
+use trine_session::forecast::PREFILL;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::{Source, find};
+use trine_session::npu::Done;
+use trine_session::options::Options;
+use trine_session::session::{Session, Sizes};
+use trine_session::statistics::Summary;
 use trine_vulkan::INVARIANT_ROWS;
 
 use super::bench_choosing::{Choosing, Said};
@@ -17,23 +27,14 @@ use super::bench_energy::{self, Used};
 use super::bench_pictures;
 use super::bench_runs::{Kind, Means, Round, Run, Test, one};
 use super::bench_steps::{self, StepTime};
-use crate::bandwidth::Yardstick;
 use crate::callbacks::tell;
 use crate::cli::BenchArgs;
-use crate::draft::DraftChoice;
-use crate::draft::Drafting;
 use crate::energy::{Sensor, Sensors};
 use crate::failure::usage;
-use crate::forecast::PREFILL;
 use crate::interrupt::Watch;
-use crate::library::ModelLibrary;
-use crate::model_source::{Source, find};
-use crate::npu::Done;
-use crate::options::Options;
+use crate::options;
 use crate::output;
-use crate::session::{Session, Sizes};
 use crate::settings::Settings;
-use crate::statistics::Summary;
 use crate::terminal;
 
 /// The most sequences at once.
@@ -107,7 +108,7 @@ pub(crate) fn run(set: &Settings, args: BenchArgs, verbose: bool) -> Result<()> 
     }
     let tests = tests(&args)?;
     let source = find(library, args.model.as_deref(), args.fetch.download())?.source;
-    let mut settings = Options::measuring(set, &args.placement, KvType::F16);
+    let mut settings = options::measuring(set, &args.placement, KvType::F16);
     settings.tune = settings.tune.at_load();
     let batch = args.batch.iter().copied().max().unwrap_or(1);
     // The smallest limit on the rows of a step among all devices.

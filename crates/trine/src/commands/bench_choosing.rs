@@ -7,11 +7,11 @@ use serde::Serialize;
 use trine_engine::{Constraint, Request, SamplingParams};
 use trine_model::Model;
 use trine_server::Guide;
+use trine_session::vocabulary::tokenizer;
 use trine_text::{Grammar, GrammarSource};
 
 use crate::cli::ChoosingArgs;
 use crate::failure::usage;
-use crate::vocabulary::tokenizer;
 
 /// How the sequences of tests of generation choose their tokens.
 pub(super) struct Choosing {
@@ -156,7 +156,7 @@ fn source(typed: &str) -> GrammarSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model_source::Source;
+    use trine_session::model_source::Source;
 
     fn choosing(args: &ChoosingArgs) -> Result<Option<Choosing>> {
         Choosing::new(args, || Source::DEMO.open(None))

@@ -13,13 +13,13 @@ use trine_backend::{
 };
 use trine_engine::{Ask, Drafter, ReadingDrafter, Target};
 use trine_model::Goal;
+use trine_session::model_source::Source;
+use trine_session::vocabulary::tokenizer;
 use trine_text::Specials;
 
 use super::bench_runs::Run;
 use super::eval::read_text;
-use crate::model_source::Source;
 use crate::output;
-use crate::vocabulary::tokenizer;
 
 /// Positions of a prompt that is cut from a text, where no depth is asked for.
 pub(super) const PROMPT: usize = 64;

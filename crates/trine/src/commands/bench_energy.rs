@@ -1,11 +1,11 @@
 //! `bench`: the energy of each token, by the sensors that the machine has.
 
 use serde::Serialize;
+use trine_session::statistics::Summary;
 
 use super::bench_runs::{Run, Test};
 use crate::energy::Sensor;
 use crate::output;
-use crate::statistics::Summary;
 use crate::terminal;
 
 /// What a sensor measured in the repeats of a test.

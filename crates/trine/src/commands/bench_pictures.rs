@@ -8,20 +8,20 @@ use trine_engine::{RunsTower, TowerInput};
 use trine_model::{KvType, Workload};
 use trine_pictures::Picture;
 use trine_server::tower_input;
+use trine_session::device::GpuOptions;
+use trine_session::measured;
+use trine_session::model_source::find;
+use trine_session::picture_file::{Input, decode};
+use trine_session::statistics::Summary;
+use trine_session::tower;
+use trine_session::vision::{self, Seat};
 
 use crate::cli::{BenchArgs, BenchPicture};
-use crate::device::GpuOptions;
 use crate::interrupt::Watch;
-use crate::measured;
-use crate::model_source::find;
-use crate::options::Options;
+use crate::options;
 use crate::output;
-use crate::picture_file::{Input, decode};
 use crate::settings::Settings;
-use crate::statistics::Summary;
 use crate::terminal;
-use crate::tower;
-use crate::vision::{self, Seat};
 
 /// The sides of the random picture.
 const SIDES: (u32, u32) = (1024, 768);
@@ -63,7 +63,7 @@ pub(super) fn run(
 ) -> Result<()> {
     let library = &set.library;
     let source = find(library, args.model.as_deref(), args.fetch.download())?.source;
-    let mut settings = Options::measuring(set, &args.placement, KvType::F16);
+    let mut settings = options::measuring(set, &args.placement, KvType::F16);
     settings.tune = settings.tune.at_load();
     let plain = source.open(settings.quantize)?;
     let model = tower::attach(&source, plain.clone(), &args.tower.choice())?;

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use trine_hub::{Hub, Preset, PresetName, PresetParameters};
+use trine_session::embedded::Embedded;
+use trine_session::fetch::Download;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::{Source, find};
+use trine_session::modelfile::{self, Modelfile};
 
 use crate::cli::{CopyArgs, CreateArgs, PresetArgs};
-use crate::embedded::Embedded;
 use crate::failure::usage;
-use crate::fetch::Download;
-use crate::library::ModelLibrary;
-use crate::model_source::{Source, find};
-use crate::modelfile::{self, Modelfile};
 use crate::output;
 use crate::preset;
 use crate::settings::Settings;

@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use trine_hub::EntryState;
+use trine_session::bandwidth::Bandwidth;
+use trine_session::embedded::Embedded;
+use trine_session::library::ModelLibrary;
+use trine_session::machine;
+use trine_session::model_source::Source;
+use trine_session::vocabulary::TextSide;
 
 use super::doctor_gpu;
 use super::doctor_verdict::Verdict;
 use super::finding::{Finding, State};
-use crate::bandwidth::Bandwidth;
 use crate::cli::DoctorArgs;
-use crate::embedded::Embedded;
 use crate::failure::Negative;
-use crate::library::ModelLibrary;
-use crate::machine;
-use crate::model_source::Source;
 use crate::output;
-use crate::vocabulary::TextSide;
 
 /// With less memory than this, a usual 4-bit model of 1 billion parameters with its context does
 /// not fit.

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use serde_json::json;
 use trine_hub::catalog;
+use trine_session::device;
+use trine_session::fitting::Room;
+use trine_session::machine;
+use trine_session::measured::{self, Reads};
 use trine_vulkan::capabilities::{Capabilities, DeviceKind};
 use trine_vulkan::{Choice, Description, Gpu, GpuError, TuningState};
 
 use super::finding::Finding;
 use crate::amdgpu::{self, Memory, Timeout};
-use crate::device;
-use crate::fitting::Room;
-use crate::machine;
-use crate::measured::{self, Reads};
 use crate::output;
 
 /// The advice to install a driver.

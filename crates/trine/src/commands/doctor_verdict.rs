@@ -2,11 +2,11 @@
 
 use serde_json::json;
 use trine_hub::catalog::CatalogModel;
+use trine_session::library::ModelLibrary;
+use trine_session::suiting::Suited;
 
 use super::finding::Finding;
-use crate::library::ModelLibrary;
 use crate::output;
-use crate::suiting::Suited;
 use crate::terminal;
 
 /// The model that suits this machine.

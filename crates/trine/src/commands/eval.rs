@@ -7,21 +7,22 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use trine_engine::log_sum_exp;
 use trine_model::KvType;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::{Source, find};
+use trine_session::options::Options;
+use trine_session::session::{Session, Sizes};
+use trine_session::statistics::quantile;
+use trine_session::vocabulary;
 use trine_text::{MAX_TEXT_BYTES, Specials, Tokenizer};
 
 use crate::callbacks::tell;
 use crate::cli::EvalArgs;
 use crate::failure::usage;
 use crate::interrupt::Watch;
-use crate::library::ModelLibrary;
-use crate::model_source::{Source, find};
-use crate::options::Options;
+use crate::options;
 use crate::output;
-use crate::session::{Session, Sizes};
 use crate::settings::Settings;
-use crate::statistics::quantile;
 use crate::terminal;
-use crate::vocabulary;
 
 /// The default window in tokens: long enough for context to matter, short enough to be quick.
 const WINDOW: usize = 512;
@@ -108,7 +109,7 @@ pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
         .map(|name| find(library, Some(name), args.fetch.download()))
         .transpose()?;
     let against = against.map(|chosen| chosen.source);
-    let mut settings = Options::measuring(set, &args.placement, KvType::F16);
+    let mut settings = options::measuring(set, &args.placement, KvType::F16);
     let (bos, ids) = tokens(&source, &text, args.max_tokens)?;
     if args.max_tokens.is_some_and(|most| most < 2) {
         return Err(usage(

@@ -6,25 +6,27 @@ use serde_json::{Value, json};
 use trine_backend::Memory;
 use trine_backend::placement::CONTEXT_USUAL;
 use trine_model::{Cost, KvType, Model, Plan, Workload};
+use trine_session::device::{DeviceChoice, GpuOptions};
+use trine_session::draft::{self, Attached, Drafting};
+use trine_session::experts::Experts;
+use trine_session::forecast::PREFILL;
+use trine_session::forecast::{PRESETS, Preset, preset};
+use trine_session::header::find_shape;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::Source;
+use trine_session::npu;
+use trine_session::options::Options;
+use trine_session::placed::{Machine, Needs, Placed, memory_json};
+use trine_session::session::{Sizes, formats};
 use trine_vulkan::Outline;
 
 use super::explain_drafts::{self, Devices, PlacedDraft};
 use super::plan_drafts::Guessing;
 use crate::cli::{DraftArgs, ExplainArgs};
-use crate::device::{DeviceChoice, GpuOptions};
-use crate::draft::{self, Attached, Drafting};
-use crate::experts::Experts;
 use crate::failure::usage;
-use crate::forecast::PREFILL;
-use crate::forecast::{PRESETS, Preset, preset};
-use crate::header::find_shape;
-use crate::library::ModelLibrary;
-use crate::model_source::Source;
-use crate::options::Options;
-use crate::placed::{Machine, Needs, Placed, memory_json};
-use crate::session::{Sizes, formats};
+use crate::options;
 use crate::settings::Settings;
-use crate::{npu, output, terminal};
+use crate::{output, terminal};
 
 /// Cost of one kind of step.
 #[derive(Debug, Serialize)]
@@ -52,7 +54,7 @@ pub(crate) fn run(set: &Settings, args: ExplainArgs) -> Result<()> {
         return on_devices(set, &args, &source);
     }
     let settings =
-        Options { kv_memory: None, ..Options::measuring(set, &args.placement, KvType::F16) };
+        Options { kv_memory: None, ..options::measuring(set, &args.placement, KvType::F16) };
     let plain = source.open(settings.quantize)?;
     let most = plain.config().context;
     for (what, found) in [("-p", args.prompt), ("--depth", args.depth.saturating_add(1))] {
@@ -181,7 +183,7 @@ fn named(name: &str) -> Result<&'static Preset> {
 /// Prints where the parts of a model would run, and what they do there.
 fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()> {
     let library = &set.library;
-    let settings = Options::new(set, &args.placement, KvType::F16);
+    let settings = options::chosen(set, &args.placement, KvType::F16);
     let (draft, draft_device) = (args.draft.clone(), args.draft_device.clone());
     let typed = DraftArgs { draft, draft_device, drafts: None }.options(set);
     let drafting = Drafting::new(library, &typed, args.fetch.unasked(), true)?;

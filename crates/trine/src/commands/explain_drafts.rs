@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use trine_backend::LayerChoice;
 use trine_backend::{Demand, Memory, MemoryKind, Placement, placement};
 use trine_model::{Plan, Weight, names};
+use trine_session::device::{Opened, layer_choice};
+use trine_session::draft::{self, Draft};
+use trine_session::options::Options;
+use trine_session::placed::{Machine, Placed};
+use trine_session::session::formats;
 use trine_vulkan::VulkanDevice;
 
 use super::plan_drafts::Guessing;
-use crate::device::{Opened, layer_choice};
-use crate::draft::{self, Draft};
-use crate::options::Options;
 use crate::output;
-use crate::placed::{Machine, Placed};
-use crate::session::formats;
 use crate::terminal;
 
 /// Where a model and its draft model would run.

@@ -8,21 +8,22 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use trine_engine::Guess;
 use trine_model::KvType;
+use trine_session::draft::{DraftChoice, Drafting};
+use trine_session::fetch::Download;
+use trine_session::forecast::PREFILL;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::{Source, find};
+use trine_session::options::Options;
+use trine_session::session::{Session, Sizes};
 use trine_weights::create_part;
 
 use crate::callbacks::tell;
 use crate::cli::LogitsArgs;
 use crate::destination;
-use crate::draft::{DraftChoice, Drafting};
 use crate::failure::{output_error, usage};
-use crate::fetch::Download;
-use crate::forecast::PREFILL;
 use crate::interrupt::Watch;
-use crate::library::ModelLibrary;
-use crate::model_source::{Source, find};
-use crate::options::Options;
+use crate::options;
 use crate::output;
-use crate::session::{Session, Sizes};
 use crate::settings::Settings;
 use crate::terminal;
 
@@ -38,7 +39,7 @@ pub(crate) fn run(set: &Settings, args: LogitsArgs, verbose: bool) -> Result<()>
     let library = &set.library;
     let ids = read_ids(&args.ids)?;
     let source = find(library, Some(&args.model), args.fetch.download())?.source;
-    let mut settings = Options::measuring(set, &args.placement, KvType::F32);
+    let mut settings = options::measuring(set, &args.placement, KvType::F32);
     check_context(&settings, &ids, &args.ids)?;
     let out = destination_of(&args.out, &source)?;
     settings.context = settings.context.or(Some(ids.len()));

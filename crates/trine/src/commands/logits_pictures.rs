@@ -10,20 +10,21 @@ use trine_backend::{
 };
 use trine_model::{Goal, KvType, Model, Pixels, TowerConfig, Width};
 use trine_pictures::Prepared;
+use trine_session::device::GpuOptions;
+use trine_session::forecast::PREFILL;
+use trine_session::model_source::find;
+use trine_session::options::Options;
+use trine_session::picture_file;
+use trine_session::session::{not_finite, overflown};
+use trine_session::tower;
 
 use super::logits::{LogitsFile, check_context, check_ids, check_length, destination_of, read_ids};
 use crate::cli::LogitsArgs;
-use crate::device::GpuOptions;
 use crate::failure::usage;
-use crate::forecast::PREFILL;
 use crate::interrupt::Watch;
-use crate::model_source::find;
-use crate::options::Options;
+use crate::options;
 use crate::output;
-use crate::picture_file;
-use crate::session::{not_finite, overflown};
 use crate::settings::Settings;
-use crate::tower;
 
 /// Writes the logits of every position, and what became of each picture.
 ///
@@ -37,7 +38,7 @@ pub(crate) fn run(set: &Settings, args: &LogitsArgs, verbose: bool) -> Result<()
     }
     let ids = read_ids(&args.ids)?;
     let source = find(library, Some(&args.model), args.fetch.download())?.source;
-    let settings = Options::measuring(set, &args.placement, KvType::F32);
+    let settings = options::measuring(set, &args.placement, KvType::F32);
     check_context(&settings, &ids, &args.ids)?;
     let out = destination_of(&args.out, &source)?;
     check_length(&source, &ids, &args.ids)?;

@@ -11,11 +11,11 @@ use trine_npu::txn::Stream;
 use trine_npu::verify::{Proof, Scope, Verifier};
 use trine_npu::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
 use trine_npu::{UNTESTED, read_file, told};
+use trine_session::library::ModelLibrary;
 
 use super::{npu_doctor, npu_pack, npu_selftest};
 use crate::cli::{NpuArgs, NpuCommand, NpuInspectArgs, NpuVerifyArgs};
 use crate::failure::usage;
-use crate::library::ModelLibrary;
 use crate::output;
 use crate::terminal::shown;
 

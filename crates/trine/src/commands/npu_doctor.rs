@@ -6,12 +6,12 @@ use trine_npu::UNTESTED;
 use trine_npu::cores::CoreProgram;
 use trine_npu::doctor::{Diagnosis, Finding as NpuFinding, State as NpuState};
 use trine_npu::generate::Family;
+use trine_session::library::ModelLibrary;
+use trine_session::npu_packs;
 
 use super::finding::Finding;
 use crate::cli::NpuDoctorArgs;
 use crate::failure::Negative;
-use crate::library::ModelLibrary;
-use crate::npu_packs;
 use crate::output;
 use crate::terminal::shown;
 

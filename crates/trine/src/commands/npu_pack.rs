@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 use trine_npu::generate::Family;
 use trine_npu::pack::Pack;
 use trine_npu::{UNTESTED, published};
+use trine_session::library::ModelLibrary;
+use trine_session::npu_packs;
 use trine_weights::{create_part_folder, remove_dead_part_folders};
 
 use crate::cli::NpuPackArgs;
-use crate::library::ModelLibrary;
-use crate::npu_packs;
 use crate::output;
 use crate::terminal::shown;
 

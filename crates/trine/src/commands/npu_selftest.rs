@@ -10,15 +10,16 @@ use trine_npu::UNTESTED;
 use trine_npu::doctor::{Diagnosis, State};
 use trine_npu::pack::Pack;
 use trine_npu::selftest::{Ending, Outcome, Plan, REPEATS, Results, median};
+use trine_session::library::ModelLibrary;
+use trine_session::npu_packs;
 
 use super::npu_doctor;
 use crate::cli::NpuSelftestArgs;
 use crate::destination::behind_links;
 use crate::failure::{Interrupted, Negative, OutputClosed, usage};
 use crate::interrupt::Watch;
-use crate::library::ModelLibrary;
+use crate::output;
 use crate::terminal::{self, shown};
-use crate::{npu_packs, output};
 
 /// The format of a report.
 const REPORT_FORMAT: u32 = 1;

@@ -8,6 +8,21 @@ use serde_json::json;
 use trine_backend::Device;
 use trine_hub::catalog::{self, Known};
 use trine_model::{KvType, Model, Workload};
+use trine_session::device::{DeviceChoice, GpuOptions};
+use trine_session::draft::{Attached, Drafting};
+use trine_session::fitting;
+use trine_session::forecast::{
+    self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
+    Prompt, Work,
+};
+use trine_session::header::{Unread, find_shape};
+use trine_session::library::ModelLibrary;
+use trine_session::machine;
+use trine_session::measured::{self, Reads};
+use trine_session::placed::Needs;
+use trine_session::session::{Sizes, formats};
+use trine_session::suiting::Suited;
+use trine_session::tower;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::{Outline, TuningMode};
 
@@ -16,26 +31,11 @@ use super::plan_npu::{self, NpuForecast};
 use super::plan_pictures::{self, PictureForecast};
 use super::plan_places::Places;
 use crate::cli::{Placement, PlanArgs};
-use crate::device::{DeviceChoice, GpuOptions};
-use crate::draft::{Attached, Drafting};
 use crate::failure::{please_report, usage};
-use crate::fitting;
-use crate::forecast::{
-    self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
-    Prompt, Work,
-};
-use crate::header::{Unread, find_shape};
-use crate::library::ModelLibrary;
-use crate::machine;
-use crate::measured::{self, Reads};
-use crate::options::Options;
+use crate::options;
 use crate::output;
-use crate::placed::Needs;
-use crate::session::{Sizes, formats};
 use crate::settings::Settings;
-use crate::suiting::Suited;
 use crate::terminal;
-use crate::tower;
 
 /// The contexts that are forecast by default.
 const CONTEXTS: [usize; 2] = [512, 8192];
@@ -106,7 +106,7 @@ pub(crate) fn run(set: &Settings, args: PlanArgs) -> Result<()> {
     };
     let source = shown.chosen.source.clone();
     let typed = Placement { kv: args.kv, quantize: args.quantize, ..Placement::default() };
-    let settings = Options::measuring(set, &typed, KvType::F16);
+    let settings = options::measuring(set, &typed, KvType::F16);
     let drafting = Drafting::typed(library, args.draft.as_ref(), args.fetch.unasked())?;
     let plain = source.open(settings.quantize)?;
     let seeing = tower::attach_if_any(library, &source, plain.clone(), &args.tower.choice())?;

@@ -4,13 +4,13 @@ use anyhow::Result;
 use serde_json::json;
 use trine_backend::Memory;
 use trine_model::{Ends, KvType, Model, Plan, Weight, Workload, names};
+use trine_session::draft::Draft;
+use trine_session::forecast::{Passes, Work};
+use trine_session::model_source::Source;
+use trine_session::placed::{Needs, memory_json};
+use trine_session::session::formats_of;
 
-use crate::draft::Draft;
-use crate::forecast::{Passes, Work};
-use crate::model_source::Source;
 use crate::output;
-use crate::placed::{Needs, memory_json};
-use crate::session::formats_of;
 use crate::terminal;
 
 /// The Plans of a draft model.

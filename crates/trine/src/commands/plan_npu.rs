@@ -4,11 +4,11 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 use trine_npu::UNTESTED;
-
-use crate::forecast::{
+use trine_session::forecast::{
     self, ASSUMED, BasisKind, CHANNELS_GBPS, FIGURES, Figure, Machine, NpuPrompt, Passes, Span,
     TILE,
 };
+
 use crate::output;
 
 /// What the NPU would add.

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use trine_backend::Memory;
 use trine_model::Model;
+use trine_session::forecast::{Bound, Launches, Machine, Work};
+use trine_session::vision;
 
-use crate::forecast::{Bound, Launches, Machine, Work};
 use crate::output;
-use crate::vision;
 
 /// How fast pictures are read.
 #[derive(Debug, Serialize)]

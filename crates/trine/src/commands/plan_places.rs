@@ -7,8 +7,8 @@ use trine_backend::rates::Work;
 use trine_backend::{BackendError, DeviceMemory, LayerChoice, Memory, MemoryKind};
 use trine_engine::EngineOptions;
 use trine_model::Model;
+use trine_session::forecast::{self, Drafts, Guesser, Passes};
 
-use crate::forecast::{self, Drafts, Guesser, Passes};
 use crate::output;
 
 /// The requests that `serve` runs at once where nobody chooses, and what they write.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use trine_model::{Weight, names};
+use trine_session::model_source::{Source, find};
 use trine_weights::gguf::{DataWriter, Writer};
 use trine_weights::{DType, Metadata, Tensor, fallback, quantize_tensor};
 
@@ -13,7 +14,6 @@ use super::quantize_subject::Subject;
 use crate::cli::QuantizeArgs;
 use crate::destination;
 use crate::interrupt::Watch;
-use crate::model_source::{Source, find};
 use crate::output;
 use crate::settings::Settings;
 use crate::terminal;

@@ -18,8 +18,8 @@ use trine_weights::gguf::{Array, Metadata as Entries, StringArray, Value};
 use trine_weights::{Checkpoint, DType, HuggingFaceMetadata, Metadata};
 
 use crate::output;
-use crate::vocabulary;
 pub(crate) use gemma4::numbers;
+use trine_session::vocabulary;
 use values::{number, per_layer};
 
 /// The number of layers of the 27B model. Readers scale its scores by the hidden size per head, and

@@ -6,11 +6,11 @@ use anyhow::{Result, bail};
 use trine_model::{
     Assistant, AssistantConfig, Config, Family, Model, PerLayerConfig, Values, Weight,
 };
+use trine_session::model_source::Source;
 use trine_weights::gguf::Metadata as Entries;
 use trine_weights::{Checkpoint, DType, Tensor};
 
 use super::quantize_metadata;
-use crate::model_source::Source;
 
 /// The files that a copy is made of.
 pub(super) enum Subject {

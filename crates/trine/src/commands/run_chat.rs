@@ -4,6 +4,10 @@ use std::io::stdin;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::Chosen;
+use trine_session::session::Session;
+use trine_session::vocabulary::{TextSide, Thinking};
 
 use super::run_open::{Named, Opened, open, pictures};
 use super::run_told::tell_end;
@@ -13,14 +17,10 @@ use crate::converse::{Chat, Kept, Talked};
 use crate::failure::{self, Negative};
 use crate::generate::answer;
 use crate::interrupt::{self, Watch};
-use crate::library::ModelLibrary;
 use crate::line_source::{LineSource, Piped, Typed};
-use crate::model_source::Chosen;
 use crate::options::Writing;
 use crate::printer::Printer;
-use crate::session::Session;
 use crate::settings::Settings;
-use crate::vocabulary::{TextSide, Thinking};
 use crate::{output, screen, terminal};
 
 /// Chats.

@@ -4,23 +4,25 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use trine_model::KvType;
+use trine_session::draft::Drafting;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::Chosen;
+use trine_session::options::ContextFrom;
+use trine_session::picture_file::Input;
+use trine_session::session::{Session, Sizes};
+use trine_session::suiting;
+use trine_session::tower::{self, Wish};
+use trine_session::vocabulary::{TextSide, Thinking};
 
 use crate::attachments::TurnPicture;
 use crate::callbacks::tell;
 use crate::chat::{PICTURES_MAX, Turn};
 use crate::cli::{RunArgs, SamplingArgs};
-use crate::draft::Drafting;
 use crate::failure::usage;
 use crate::interrupt;
-use crate::library::ModelLibrary;
-use crate::model_source::Chosen;
-use crate::options::{ContextFrom, Options, Writing};
-use crate::picture_file::Input;
-use crate::session::{Session, Sizes};
+use crate::options::{self, Writing};
 use crate::settings::Settings;
-use crate::tower::{self, Wish};
-use crate::vocabulary::{TextSide, Thinking};
-use crate::{output, preset, suiting, terminal};
+use crate::{output, preset, terminal};
 
 /// Where a model was named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +85,7 @@ pub(super) fn open(
     }
     let library = &set.library;
     sampling.or(set.sampling());
-    let mut settings = Options::new(set, &placement, KvType::F16);
+    let mut settings = options::chosen(set, &placement, KvType::F16);
     if args.placement.context.is_none() && placement.context.is_some() {
         settings.context_from = ContextFrom::Preset;
     }

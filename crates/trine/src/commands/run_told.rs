@@ -1,11 +1,11 @@
 //! What `trine run` says of an answer: why it ended, and what it took.
 
 use trine_engine::Statistics;
+use trine_session::npu::Done;
+use trine_session::session::Session;
 
 use crate::converse::ending_note;
 use crate::generate::Answer;
-use crate::npu::Done;
-use crate::session::Session;
 use crate::{output, terminal};
 
 /// Prints why an answer ended early, if it did. On a terminal it also prints one line about speed,

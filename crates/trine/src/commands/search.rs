@@ -4,12 +4,12 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{EntryState, StoreEntry};
+use trine_session::suiting::Suited;
 
 use crate::cli::SearchArgs;
 use crate::failure::Negative;
 use crate::output;
 use crate::settings::Settings;
-use crate::suiting::Suited;
 use crate::terminal;
 
 /// Lists the models that have a short name, with what is forecast for this machine. `verbose` adds

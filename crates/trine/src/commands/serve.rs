@@ -16,25 +16,29 @@ use trine_server::{
     Keys, Library, Limits, Listed, LoadError, LoadedModel, Loader, Outline, Pictures, ServeError,
     Server, ServerOptions,
 };
+use trine_session::draft::{DraftFacts, Drafting};
+use trine_session::embedded::Embedded;
+use trine_session::fetch::Download;
+use trine_session::library::ModelLibrary;
+use trine_session::machine;
+use trine_session::model_source::{Source, find};
+use trine_session::open_files;
+use trine_session::options::Options;
+use trine_session::session::{PLACES_LEAST, Session, Sizes, formats};
+use trine_session::suiting;
+use trine_session::tower::Wish;
+use trine_session::vocabulary::{TextSide, template};
 use trine_text::ChatTemplate;
 
 use super::serve_names::{Names, Served, Sources, digest, laid, served_name, stamp};
 use super::top::fetch::is_trine;
 use crate::callbacks;
 use crate::cli::ServeArgs;
-use crate::draft::{DraftFacts, Drafting};
-use crate::embedded::Embedded;
 use crate::failure::{lacks_memory, message, usage};
-use crate::fetch::Download;
 use crate::interrupt::{self, Watch};
-use crate::library::ModelLibrary;
-use crate::model_source::{Source, find};
-use crate::options::Options;
-use crate::session::{PLACES_LEAST, Session, Sizes, formats};
+use crate::options;
 use crate::settings::Settings;
-use crate::tower::Wish;
-use crate::vocabulary::{TextSide, template};
-use crate::{machine, open_files, output, signals, suiting, terminal, traces};
+use crate::{output, signals, terminal, traces};
 
 /// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;
@@ -61,7 +65,7 @@ pub(crate) fn run(set: &Settings, args: ServeArgs, verbose: bool) -> Result<()> 
     let names = names(library, &args)?;
     let options = options(&args)?;
     let sequences = args.sequences.map(usize::from);
-    let mut settings = Options::new(set, &args.placement, KvType::F16);
+    let mut settings = options::chosen(set, &args.placement, KvType::F16);
     settings.vision = Wish::IfAny(args.tower.choice());
     let queue = args.queue as usize;
     let pooling = args.pooling.unwrap_or_default();

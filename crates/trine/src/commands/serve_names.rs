@@ -22,11 +22,11 @@ use trine_hub::{
 use trine_server::{
     Catalog, Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
 };
+use trine_session::embedded::Embedded;
+use trine_session::model_source::{Chosen, Resolved, Source, resolve_model};
+use trine_session::suiting::Suited;
 
-use crate::embedded::Embedded;
 use crate::failure::usage;
-use crate::model_source::{Chosen, Resolved, Source, resolve_model};
-use crate::suiting::Suited;
 
 pub(super) use files::{digest, stamp};
 pub(super) use presets::laid;

@@ -9,25 +9,25 @@ use trine_backend::Memory;
 use trine_engine::EngineOptions;
 use trine_hub::{EntryState, Preset, StoreEntry};
 use trine_model::{AttentionKind, GenerationDefaults, KvType, Model};
+use trine_session::draft::{Attached, Draft, Drafting};
+use trine_session::experts::Experts;
+use trine_session::header::find_shape;
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::{Chosen, Resolved, Source, resolve};
+use trine_session::placed::{Needs, memory_json};
+use trine_session::tower;
+use trine_session::vocabulary;
 use trine_weights::Tensor;
 
 use super::formats::{self, Format};
 use super::plan_drafts::Guessing;
 use super::show_draft;
 use crate::cli::{Placement, ShowArgs};
-use crate::draft::{Attached, Draft, Drafting};
-use crate::experts::Experts;
-use crate::header::find_shape;
-use crate::library::ModelLibrary;
-use crate::model_source::{Chosen, Resolved, Source, resolve};
-use crate::options::Options;
+use crate::options;
 use crate::output;
-use crate::placed::{Needs, memory_json};
 use crate::preset;
 use crate::settings::Settings;
 use crate::terminal;
-use crate::tower;
-use crate::vocabulary;
 
 /// Facts about the tokenizer and the chat template.
 #[derive(Serialize)]
@@ -110,7 +110,7 @@ pub(crate) fn run(set: &Settings, args: ShowArgs) -> Result<()> {
         return show_draft::run(&source, &draft, &args);
     }
     let plain = source.open(None)?;
-    let settings = Options::measuring(set, &Placement::default(), KvType::F16);
+    let settings = options::measuring(set, &Placement::default(), KvType::F16);
     let drafting = Drafting::typed(library, args.draft.as_ref(), args.fetch.unasked())?;
     let Attached { model, draft: reading, .. } = drafting.attach(library, &source, plain)?;
     let draft = match drafting.find(library, &source, &model, &settings)? {

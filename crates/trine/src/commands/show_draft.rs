@@ -6,11 +6,11 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 use trine_model::{Assistant, AssistantConfig, AttentionKind};
+use trine_session::assistants::{Training, size_of};
+use trine_session::model_source::Source;
 
 use super::formats::{self, Format};
-use crate::assistants::{Training, size_of};
 use crate::cli::ShowArgs;
-use crate::model_source::Source;
 use crate::output;
 
 /// The output.

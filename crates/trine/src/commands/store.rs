@@ -7,18 +7,18 @@ use trine_hub::{
     EntryState, Hub, HubError, Inventory, LocalModel, ModelName, Preset, StoreEntry, catalog,
 };
 use trine_model::Model;
+use trine_session::assistants;
+use trine_session::embedded::Embedded;
+use trine_session::fetch::{self, fetch};
+use trine_session::library::ModelLibrary;
+use trine_session::model_source::{Source, repository};
+use trine_session::seeing;
+use trine_session::suiting::Suited;
+use trine_session::tower;
 
-use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
-use crate::embedded::Embedded;
-use crate::fetch::{self, fetch};
-use crate::library::ModelLibrary;
-use crate::model_source::{Source, repository};
 use crate::output;
-use crate::seeing;
-use crate::suiting::Suited;
 use crate::terminal;
-use crate::tower;
 
 /// Fetches a model.
 ///

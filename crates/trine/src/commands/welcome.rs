@@ -1,10 +1,10 @@
 //! What `trine` says that is typed without anything: what it is, and three ways to begin.
 
 use anyhow::Result;
+use trine_session::library::ModelLibrary;
+use trine_session::suiting::Suited;
 
-use crate::library::ModelLibrary;
 use crate::output;
-use crate::suiting::Suited;
 
 /// Prints the welcome.
 ///

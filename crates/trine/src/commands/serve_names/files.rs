@@ -6,9 +6,9 @@ use std::hash::{Hash, Hasher};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use trine_session::model_source::Source;
 
-use crate::model_source::Source;
+use sha2::{Digest, Sha256};
 
 /// The most files of a folder whose state is checked.
 const FILES_MAX: usize = 4096;

@@ -1,0 +1,631 @@
+//! A model on its devices before it is loaded, as text: parts, memory, and the work of each device
+//! in a step.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use trine_backend::placement::{Part, Site, place};
+use trine_backend::{
+    BLOCK, BackendError, Demand, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
+    ProgramOptions,
+};
+use trine_model::{KvType, Plan, Width, aside};
+use trine_vulkan::Outline;
+
+use crate::forecast::PREFILL;
+use crate::words;
+
+/// Memory assumed of a machine whose GPU shares it: that of the usual machines that run models.
+const SHARED_BYTES: u64 = 32 << 30;
+
+/// Sizes with room for whole contexts, whatever device has them: what a model needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Needs(ProgramOptions);
+
+impl Needs {
+    /// Returns the needs of `sequences` sequences of `context` positions that run at the same time.
+    pub fn new(sequences: usize, context: usize, kv: KvType) -> Self {
+        let width = Width { tokens: PREFILL.min(context).max(sequences), outputs: sequences };
+        let blocks = sequences * context.div_ceil(BLOCK);
+        Self(ProgramOptions { width, kv, context, sequences, blocks })
+    }
+
+    /// Returns the needs with room for the logits of as many rows more in a step.
+    pub fn with_outputs(mut self, more: usize) -> Self {
+        let Width { tokens, outputs } = &mut self.0.width;
+        *outputs += more;
+        *tokens = (*tokens).max(*outputs);
+        self
+    }
+
+    /// Returns the memory of a Plan, with weights as they are stored.
+    pub fn memory(&self, plan: &Plan) -> Memory {
+        Memory::of_plan(plan, &self.0)
+    }
+
+    /// Returns which parts of a Plan fit into a GPU's memory of `bytes` bytes, where the processor
+    /// runs the rest.
+    ///
+    /// # Errors
+    /// As [`place`].
+    pub fn fitting(&self, plan: &Plan, bytes: u64) -> Result<Fitting, BackendError> {
+        let site = |memory: DeviceMemory| Site {
+            name: String::new(),
+            memory,
+            free: memory.free,
+            most_rows: None,
+            most_context: None,
+            hands_over: memory.kind != MemoryKind::Host,
+            forecast: Box::new(Memory::of_plan),
+            timing: Box::new(|_, _, _| None),
+        };
+        let own = DeviceMemory { kind: MemoryKind::Own, free: Some(bytes), largest_buffer: None };
+        let sites = [site(DeviceMemory::host(None)), site(own)];
+        let found = place(plan, &sites, LayerChoice::Fitting, &Demand::Exactly(self.0))?;
+        let on_gpu = || found.parts.iter().filter(|part| part.site == 1);
+        Ok(Fitting {
+            layers: on_gpu().map(|part| part.plan.layers()).sum(),
+            without_experts: on_gpu().map(|part| aside::aside_layers(&part.plan).len()).sum(),
+        })
+    }
+}
+
+/// The parts of a model that fit into a GPU's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fitting {
+    /// Layers.
+    pub layers: usize,
+    /// How many of these leave their experts to the processor.
+    pub without_experts: usize,
+}
+
+/// Returns the parts of a memory, for programs.
+pub fn memory_json(memory: &Memory) -> Value {
+    json!({
+        "weight_bytes": memory.weights,
+        "mapped_bytes": memory.mapped,
+        "cache_bytes": memory.caches,
+        "scratch_bytes": memory.scratch,
+        "total_bytes": memory.total(),
+    })
+}
+
+/// A machine, this one or another: a processor and a GPU.
+#[derive(Clone)]
+pub struct Machine {
+    outline: Outline,
+    gpu: DeviceMemory,
+    processor: DeviceMemory,
+}
+
+impl Machine {
+    /// Makes a machine with a GPU. `bytes` is its memory: the GPU's own or, if it shares the
+    /// processor's, that of both. The GPU can then have half of it, as on Linux unless somebody
+    /// changes that.
+    pub fn new(outline: Outline, bytes: Option<u64>) -> Self {
+        let bytes = bytes.unwrap_or(SHARED_BYTES);
+        let is_shared = outline.capabilities().is_unified();
+        let gpu = outline.memory(if is_shared { bytes / 2 } else { bytes });
+        // The processor's memory beside a GPU with memory of its own is not known. Shared memory is
+        // all free before anything is loaded.
+        let free = is_shared.then_some(bytes);
+        Self { outline, gpu, processor: DeviceMemory::host(free) }
+    }
+
+    /// Returns the machine without the bytes of the processor's and of the GPU's memory that are
+    /// taken; no number stands for none.
+    pub fn less(&self, taken: &[u64]) -> Self {
+        let mut left = self.clone();
+        let memories = [&mut left.processor, &mut left.gpu];
+        for (memory, taken) in memories.into_iter().zip(taken) {
+            memory.free = memory.free.map(|free| free.saturating_sub(*taken));
+        }
+        left
+    }
+
+    /// Decides where a Plan would run.
+    ///
+    /// # Errors
+    /// As [`place`].
+    pub fn place(
+        self,
+        plan: &Plan,
+        layers: LayerChoice,
+        demand: &Demand,
+    ) -> Result<Placed, BackendError> {
+        let outline = &self.outline;
+        let processor = Site {
+            name: "cpu".to_owned(),
+            memory: self.processor,
+            free: self.processor.free,
+            most_rows: None,
+            most_context: None,
+            hands_over: false,
+            forecast: Box::new(Memory::of_plan),
+            timing: Box::new(|_, _, _| None),
+        };
+        let gpu = Site {
+            name: outline.capabilities().label(),
+            memory: self.gpu,
+            free: self.gpu.free,
+            most_rows: outline.most_rows(),
+            most_context: outline.most_context(),
+            hands_over: true,
+            forecast: Box::new(|plan, options| outline.forecast(plan, options)),
+            timing: Box::new(|plan, options, step| outline.step_seconds(plan, options, step)),
+        };
+        let placement = place(plan, &[processor, gpu], layers, demand)?;
+        Ok(Placed::new(placement, vec![self.outline], demand))
+    }
+}
+
+/// Where a model would run.
+pub struct Placed {
+    placement: Placement,
+    /// The GPUs, which are the sites after the first one.
+    gpus: Vec<Outline>,
+    /// The context that was asked for, if it is longer than the one that there is memory for.
+    longer: Option<usize>,
+}
+
+/// The work of a part in a step.
+pub struct Launches {
+    /// Index of the part.
+    part: usize,
+    /// The kind of step, in words.
+    step: String,
+    /// Tokens of the step, if their number is fixed.
+    tokens: Option<usize>,
+    text: String,
+}
+
+impl Placed {
+    /// Makes the result of a demand, on sites that are the processor and these GPUs, in this order.
+    pub fn new(placement: Placement, gpus: Vec<Outline>, demand: &Demand) -> Self {
+        let longer = Some(demand.context()).filter(|&asked| asked > placement.options.context);
+        Self { placement, gpus, longer }
+    }
+
+    /// Returns whether there is no memory for the context that was asked for.
+    pub fn is_shorter(&self) -> bool {
+        self.longer.is_some()
+    }
+
+    /// Returns the placement.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Returns the work of each part for one token, for one token of each sequence if there are
+    /// several, and for up to `prompt` tokens of a prompt: on a GPU the launches, on another device
+    /// the steps of its Plan. With `plans`, those of GPUs too. `guess` is the Plan of a guess by a
+    /// draft that is a part of the model.
+    ///
+    /// # Errors
+    /// Returns an error if a GPU cannot run its part.
+    pub fn launches(
+        &self,
+        prompt: usize,
+        plans: bool,
+        guess: Option<&Plan>,
+    ) -> Result<Vec<Launches>> {
+        let mut all = Vec::new();
+        for (index, part) in self.placement.parts.iter().enumerate() {
+            let gpu = part.site.checked_sub(1).and_then(|gpu| self.gpus.get(gpu));
+            if plans || gpu.is_none() {
+                let step = "its Plan (n: tokens of the step, m: tokens whose logits are wanted)";
+                let step = step.to_owned();
+                let text = part.plan.listing().to_string();
+                all.push(Launches { part: index, step, tokens: None, text });
+            }
+            if let Some(aside) = &part.aside {
+                let step = format!("the Plan of the experts that {} computes", aside.device);
+                let text = aside.plan.listing().to_string();
+                all.push(Launches { part: index, step, tokens: None, text });
+            }
+            let Some(gpu) = gpu else { continue };
+            let Width { tokens, outputs } = part.options.width;
+            let sequences = self.placement.running.min(tokens);
+            let piece = prompt.min(tokens);
+            let mut steps = vec![(1, true, "one token".to_owned())];
+            if sequences > 1 {
+                steps.push((
+                    sequences,
+                    true,
+                    format!("one token of each of {sequences} sequences"),
+                ));
+            }
+            if piece > 1 {
+                steps.push((piece, false, format!("{piece} tokens of a prompt")));
+            }
+            for (tokens, is_lone, step) in steps {
+                let wanted = if is_lone { tokens } else { 1 };
+                let width = Width { tokens, outputs: outputs.min(wanted) };
+                let text = gpu.explain(&part.plan, &part.options, width, is_lone)?;
+                all.push(Launches { part: index, step, tokens: Some(tokens), text });
+            }
+            if let Some(guess) = guess {
+                let width = Width { tokens: 1, outputs: 1 };
+                let text = gpu.explain(guess, &part.options, width, true)?;
+                all.push(Launches { part: index, step: "a guess".to_owned(), tokens: None, text });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the placement and the work of its parts, for people.
+    pub fn text(&self, launches: &[Launches]) -> String {
+        let mut text = format!("{}\n", self.placement);
+        if let Some(longer) = self.longer {
+            text.push_str(&format!(
+                "the context would be {longer} if there were more memory; --context chooses one\n"
+            ));
+        }
+        if let Some((taken, free)) = self.overdrawn() {
+            text.push_str(&format!(
+                "the CPU and the GPU share {} of memory, and their parts take {}; what does not fit goes to swap space\n",
+                words::bytes(free),
+                words::bytes(taken)
+            ));
+        }
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            if !self.placement.parts.iter().any(|part| part.site == index + 1) {
+                text.push_str(&format!("{} runs no layer\n", gpu.capabilities().label()));
+            }
+        }
+        for Launches { part, step, text: lines, .. } in launches {
+            let device = &self.placement.parts[*part].device;
+            text.push_str(&format!("\nPart {part} on {device}: {step}\n{lines}"));
+        }
+        text
+    }
+
+    /// Returns the bytes that parts take of the processor's memory and the free bytes of it, if
+    /// those are fewer. The processor refuses no part for lack of memory.
+    fn overdrawn(&self) -> Option<(u64, u64)> {
+        let parts = || self.placement.all_parts();
+        let host = parts().find(|part| part.device_memory.kind == MemoryKind::Host)?;
+        let free = host.device_memory.free?;
+        let sharing = parts().filter(|part| part.device_memory.kind != MemoryKind::Own);
+        let taken = sharing.map(|part| part.memory.total()).sum();
+        (taken > free).then_some((taken, free))
+    }
+
+    /// Returns the same for programs.
+    pub fn json(&self, launches: &[Launches]) -> Value {
+        let Placement { parts, options, running, full_blocks, depth } = &self.placement;
+        let part = |(index, part): (usize, &Part)| {
+            let Memory { weights, mapped, caches, scratch } = part.memory;
+            let steps = launches.iter().filter(|launches| launches.part == index);
+            let step = |launches: &Launches| json!({ "what": launches.step, "tokens": launches.tokens, "text": launches.text });
+            let experts = part.aside.as_ref().map(|aside| {
+                json!({
+                    "device": aside.device,
+                    "layers": self.placement.aside_layers(index),
+                    "token_bytes": part.aside_bytes(),
+                    "memory": memory_json(&aside.memory),
+                })
+            });
+            json!({
+                "device": part.device,
+                "experts_aside": experts,
+                "layers": part.plan.layers(),
+                "plan_steps": part.plan.steps.len(),
+                "weight_bytes": weights,
+                "mapped_bytes": mapped,
+                "cache_bytes": caches,
+                "scratch_bytes": scratch,
+                "total_bytes": part.memory.total(),
+                "free_bytes": part.device_memory.free,
+                "largest_buffer_bytes": part.device_memory.largest_buffer,
+                "most_step_tokens": part.most_rows,
+                "steps": steps.map(step).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "sequences": running,
+            "slots": options.sequences,
+            "blocks": options.blocks,
+            "full_blocks": full_blocks,
+            "step_tokens": options.width.tokens,
+            "steps_at_once": depth,
+            "parts": parts.iter().enumerate().map(part).collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_engine::EngineOptions;
+    use trine_model::{
+        AttentionKind, Config, ExpertsConfig, Family, Gates, Gemma4Config, LayerConfig, Rope,
+        Values, base_plan, fusion, narrow,
+    };
+    use trine_vulkan::capabilities::{Capabilities, presets};
+    use trine_weights::DType;
+
+    use super::*;
+    use crate::draft::loses;
+
+    /// Returns Gemma 3 27B with all matrices in one format.
+    fn plan(dtype: DType) -> Plan {
+        let layer = |index: usize| {
+            let is_global = index % 6 == 5;
+            let local = AttentionKind::Local { window: 1024 };
+            LayerConfig {
+                attention: if is_global { AttentionKind::Global } else { local },
+                heads: 32,
+                kv_heads: 16,
+                head_dim: 128,
+                score_scale: 168f32.powf(-0.5),
+                rope: match is_global {
+                    true => Rope::full(1e6, 8.0),
+                    false => Rope::full(1e4, 1.0),
+                },
+                feed_forward: 21504,
+                values: Values::Plain,
+                experts: None,
+                output_scale: 1.0,
+                cutoff: None,
+                kv_owner: index,
+            }
+        };
+        let config = Config {
+            family: Family::Gemma3,
+            hidden: 5376,
+            vocabulary: 262_144,
+            context: 131_072,
+            norm_epsilon: 1e-6,
+            embedding_scale: 5376f32.sqrt(),
+            final_softcap: None,
+            layers: (0..62).map(layer).collect(),
+        };
+        let stored = |name: &str| if name.contains("norm") { DType::F32 } else { dtype };
+        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
+    }
+
+    /// Returns Gemma 4 26B-A4B with all matrices in one format.
+    fn plan_with_experts(dtype: DType) -> Plan {
+        let layer = |index: usize| {
+            let is_global = index % 6 == 5;
+            let local = AttentionKind::Local { window: 1024 };
+            LayerConfig {
+                attention: if is_global { AttentionKind::Global } else { local },
+                heads: 16,
+                kv_heads: if is_global { 2 } else { 8 },
+                head_dim: if is_global { 512 } else { 256 },
+                score_scale: 1.0,
+                rope: match is_global {
+                    true => Rope { pairs: Some(64), ..Rope::full(1e6, 1.0) },
+                    false => Rope::full(1e4, 1.0),
+                },
+                feed_forward: 2112,
+                values: if is_global { Values::Keys } else { Values::Normed },
+                experts: Some(ExpertsConfig {
+                    count: 128,
+                    used: 8,
+                    width: 704,
+                    gates: Gates::Joined,
+                    has_factors: true,
+                }),
+                output_scale: 0.5,
+                cutoff: None,
+                kv_owner: index,
+            }
+        };
+        let config = Config {
+            family: Family::Gemma4(Gemma4Config { inputs: None, sees_ahead: true }),
+            hidden: 2816,
+            vocabulary: 262_144,
+            context: 262_144,
+            norm_epsilon: 1e-6,
+            embedding_scale: 2816f32.sqrt(),
+            final_softcap: Some(30.0),
+            layers: (0..30).map(layer).collect(),
+        };
+        let stored = |name: &str| match name {
+            name if name.contains("norm") || name.contains("scale") => DType::F32,
+            _ => dtype,
+        };
+        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
+    }
+
+    /// Experts leave a GPU with little memory before layers do, and layers only where nothing else
+    /// helps.
+    #[test]
+    fn experts_leave_before_layers() {
+        let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
+        let demand = options.demand(262_144).unwrap();
+        let plan = plan_with_experts(DType::Q4_0);
+        let place = |capabilities: Capabilities, mib: u64, layers| {
+            let machine = Machine::new(Outline::new(capabilities, false), Some(mib << 20));
+            machine.place(&plan, layers, &demand).unwrap()
+        };
+        let found = |placed: &Placed| {
+            let parts = placed.placement().parts.iter();
+            let of_part = |part: &Part| {
+                (part.site, part.plan.layers(), aside::aside_layers(&part.plan).len())
+            };
+            parts.map(of_part).collect::<Vec<_>>()
+        };
+        let gpu = |mib| found(&place(presets::h200(), mib, LayerChoice::Fitting));
+        assert_eq!(gpu(24 << 10), [(1, 30, 0)]);
+        let [(1, 30, twelve)] = gpu(12 << 10)[..] else { panic!("all layers") };
+        let [(1, 30, eight)] = gpu(8 << 10)[..] else { panic!("all layers") };
+        assert!(0 < twelve && twelve < eight && eight < 20, "{twelve}, {eight}");
+        let [(0, first, 0), (1, last, without)] = gpu(1536)[..] else { panic!("{:?}", gpu(1536)) };
+        assert_eq!((first + last, without), (30, last));
+        // A number of layers is one of whole layers.
+        let given = place(presets::h200(), 12 << 10, LayerChoice::Exactly(9));
+        assert_eq!(found(&given), [(0, 21, 0), (1, 9, 0)]);
+        // A GPU that shares the processor's memory may have half of it.
+        let shared = place(presets::radeon_780m(), 16 << 10, LayerChoice::Fitting);
+        let [(1, 30, shared_eight)] = found(&shared)[..] else { panic!("all layers") };
+        assert!(shared_eight.abs_diff(eight) <= 1, "{shared_eight}, {eight}");
+        for (name, placed) in [
+            ("26b-a4b-8-gib", place(presets::h200(), 8 << 10, LayerChoice::Fitting)),
+            ("26b-a4b-16-gib-shared", shared),
+            ("26b-a4b-2-gib", place(presets::h200(), 1536, LayerChoice::Fitting)),
+        ] {
+            insta::assert_snapshot!(name, placed.text(&[]));
+        }
+        // Numbers of layers are those of the model, in both forms.
+        let two = place(presets::h200(), 1536, LayerChoice::Fitting);
+        let numbers: Vec<usize> = (first..30).collect();
+        let json = two.json(&[]);
+        assert!(first > 0 && json["parts"][0]["experts_aside"].is_null(), "{json}");
+        assert_eq!(json["parts"][1]["experts_aside"]["layers"], json!(numbers));
+        // The processor's Plan is shown, and what the GPU hands over.
+        let eight = place(presets::h200(), 8 << 10, LayerChoice::Fitting);
+        let text = eight.text(&eight.launches(1, false, None).unwrap());
+        for part in ["sum_experts experts_gated[n,5632]", "delegate", "collect"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    /// Less memory stands for a draft that takes some of it.
+    #[test]
+    fn a_draft_that_takes_the_room_of_experts_is_left_out() {
+        let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
+        let demand = options.demand(262_144).unwrap();
+        let plan = plan_with_experts(DType::Q4_0);
+        let [two, eight, twelve, all] = [1536, 8 << 10, 12 << 10, 24 << 10].map(|mib: u64| {
+            let machine = Machine::new(Outline::new(presets::h200(), false), Some(mib << 20));
+            machine.place(&plan, LayerChoice::Fitting, &demand).unwrap()
+        });
+        let reason = |with: &Placed, without: &Placed| {
+            loses::<BackendError>(Ok(with.placement()), Ok(without.placement()))
+        };
+        let of = |placed: &Placed| placed.placement().aside_layers(0).len();
+        let expected = |number: usize, others: &str| {
+            Some(format!(
+                "with it the GPU has no room for the experts of {number} layers, {others} without"
+            ))
+        };
+        let those = format!("those of {}", of(&twelve));
+        assert_eq!(reason(&eight, &twelve), expected(of(&eight), &those));
+        assert_eq!(reason(&twelve, &all), expected(of(&twelve), "none"));
+        let layers = reason(&two, &eight).unwrap();
+        assert!(layers.contains("one device"), "{layers}");
+        assert_eq!(reason(&eight, &eight), None);
+        assert_eq!(reason(&all, &twelve), None);
+    }
+
+    const DEVICES: [(fn() -> Capabilities, u64); 3] =
+        [(presets::h200, 139), (presets::radeon_780m, 32), (presets::software, 64)];
+
+    /// Places the model on a device with this many GiB.
+    fn placed(device: (fn() -> Capabilities, u64), dtype: DType, options: EngineOptions) -> Placed {
+        let (capabilities, gib) = device;
+        let machine = Machine::new(Outline::new(capabilities(), false), Some(gib << 30));
+        let demand = options.demand(131_072).unwrap();
+        machine.place(&plan(dtype), LayerChoice::Fitting, &demand).unwrap()
+    }
+
+    /// The text that is printed for 27B on each kind of device.
+    #[test]
+    fn the_largest_model_on_each_kind_of_device() {
+        for device in DEVICES {
+            for dtype in [DType::Q4_0, DType::Q8_0] {
+                let placed = placed(device, dtype, EngineOptions::default());
+                let text = placed.text(&placed.launches(512, false, None).unwrap());
+                let name = format!("27b-{}-{}", (device.0)().name, dtype.name());
+                insta::assert_snapshot!(name.replace(' ', "-").to_lowercase(), text);
+            }
+        }
+    }
+
+    /// Returns Gemma 3 4B with all matrices in one format.
+    fn small_plan(dtype: DType) -> Plan {
+        let layer = |index: usize| {
+            let is_global = index % 6 == 5;
+            LayerConfig {
+                attention: match is_global {
+                    true => AttentionKind::Global,
+                    false => AttentionKind::Local { window: 1024 },
+                },
+                heads: 8,
+                kv_heads: 4,
+                head_dim: 256,
+                score_scale: 256f32.powf(-0.5),
+                rope: Rope::full(1e4, 1.0),
+                feed_forward: 10_240,
+                values: Values::Plain,
+                experts: None,
+                output_scale: 1.0,
+                cutoff: None,
+                kv_owner: index,
+            }
+        };
+        let config = Config {
+            family: Family::Gemma3,
+            hidden: 2560,
+            vocabulary: 262_144,
+            context: 131_072,
+            norm_epsilon: 1e-6,
+            embedding_scale: 2560f32.sqrt(),
+            final_softcap: None,
+            layers: (0..34).map(layer).collect(),
+        };
+        let stored = |name: &str| if name.contains("norm") { DType::F32 } else { dtype };
+        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
+    }
+
+    /// What a server runs at once where nobody chooses: 8, and more where memory is left and all
+    /// together are faster.
+    #[test]
+    fn a_server_has_as_many_places_as_are_of_use() {
+        let open = EngineOptions {
+            sequences: 8,
+            further: 248,
+            kept: 8,
+            outputs: 32,
+            ..EngineOptions::default()
+        };
+        let place = |plan: &Plan, gpu: fn() -> Capabilities, gib: u64, options: EngineOptions| {
+            let machine = Machine::new(Outline::new(gpu(), false), Some(gib << 30));
+            let demand = options.demand(131_072).unwrap();
+            let placed = machine.place(plan, LayerChoice::Fitting, &demand).unwrap();
+            (placed.placement.running, placed.placement.options.context)
+        };
+        let [small, large] = [small_plan(DType::Q4_0), plan(DType::Q4_0)];
+        for (plan, gpu, gib, expected) in [
+            (&small, presets::h200 as fn() -> Capabilities, 139, 256),
+            (&large, presets::h200, 139, 98),
+            (&small, presets::rtx_4090, 24, 32),
+            (&large, presets::rtx_4090, 24, 8),
+            (&small, presets::rtx_4090, 6, 8),
+            (&small, presets::rtx_4090, 3, 3),
+            (&small, presets::radeon_780m, 32, 25),
+            (&large, presets::radeon_780m, 64, 8),
+            (&small, presets::radeon_780m, 16, 8),
+            (&small, presets::software, 64, 8),
+        ] {
+            let (running, context) = place(plan, gpu, gib, open);
+            let name = gpu().name;
+            assert_eq!(running, expected, "{name} with {gib} GiB: a context of {context}");
+            // Further places shorten no context.
+            let eight = place(plan, gpu, gib, EngineOptions { further: 0, ..open });
+            assert_eq!((eight.0, eight.1), (running.min(8), context), "{name} with {gib} GiB");
+        }
+    }
+
+    /// Where a server with 32 sequences of 32,768 positions has room.
+    #[test]
+    fn the_largest_model_for_many_sequences() {
+        let options = EngineOptions {
+            context: Some(32_768),
+            sequences: 32,
+            kept: 8,
+            outputs: 32,
+            ..EngineOptions::default()
+        };
+        let text = |device| {
+            let name = (device as (fn() -> Capabilities, u64)).0().name;
+            let formats = [DType::Q4_0, DType::Q8_0].map(|dtype| {
+                format!("{name}, {}\n{}", dtype.name(), placed(device, dtype, options).text(&[]))
+            });
+            formats.join("\n")
+        };
+        insta::assert_snapshot!("27b-served", DEVICES.map(text).join("\n"));
+    }
+}

@@ -1,0 +1,278 @@
+//! The vision tower of a loaded model: where it runs, and pictures for prompts
+//! ([decision 050](../../../docs/decisions/050-pictures-in-prompts.md)).
+//!
+//! A tower is loaded by its own thread when the first picture comes: texts do not wait for it. Its
+//! memory is set aside when the model is placed.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use trine_backend::placement::Placement;
+use trine_backend::reference::ReferenceDevice;
+use trine_backend::{BackendError, Device, Memory, ProgramOptions, TowerProgram};
+use trine_cpu::CpuDevice;
+use trine_engine::{RunsTower, Sight, Tower, TowerInput};
+use trine_model::{KvType, Model, TowerConfig, Width, Workload};
+use trine_pictures::Preparation;
+use trine_server::tower_input;
+
+use crate::device::Opened;
+use crate::draft::loses;
+use crate::library::ModelLibrary;
+use crate::picture_file::{Input, PictureFile};
+use crate::tower;
+
+/// The most bytes of rows of pictures that are kept: those of some dozen pictures.
+const KEPT_BYTES: usize = 128 << 20;
+/// How a tower keeps keys and values.
+const KV: KvType = KvType::F16;
+
+/// Where a tower will run, and what it will take there.
+pub struct Seat {
+    device: Box<dyn Device + Send>,
+    /// Threads of the processor, for a tower that a GPU turns out not to run.
+    threads: usize,
+    memory: Memory,
+    is_on_gpu: bool,
+}
+
+/// Returns the sizes of a tower's Program.
+pub fn options(config: &TowerConfig) -> ProgramOptions {
+    TowerProgram::options(config, KV)
+}
+
+/// Returns the rows of the largest picture.
+pub fn workload(config: &TowerConfig) -> Workload {
+    let Width { tokens, outputs } = options(config).width;
+    Workload { sequences: 1, tokens, context: 0, outputs, kv: KV }
+}
+
+impl Seat {
+    /// Chooses the device of a model's tower: the model's first GPU, if the model loses nothing by
+    /// it and the GPU can run it, else the processor. `place` says where the model would run with
+    /// these bytes taken of the members of its device. Returns `None` for a model without a tower.
+    ///
+    /// # Errors
+    /// Returns an error if the processor cannot be used.
+    pub fn choose(
+        model: &Model,
+        opened: &Opened,
+        place: impl Fn(&[u64]) -> Result<Placement, BackendError>,
+    ) -> Result<Option<Self>> {
+        let Some(tower) = model.tower() else { return Ok(None) };
+        let config = tower.config();
+        match Self::on_gpu(model, config, opened) {
+            Some(Ok(seat)) => {
+                let [with, without] = [place(&seat.taken()), place(&[])];
+                match loses(with.as_ref(), without.as_ref()) {
+                    None => return Ok(Some(seat)),
+                    Some(lost) => tracing::info!("images are read on the CPU: {lost}"),
+                }
+            }
+            Some(Err(error)) => tracing::info!("images are read on the CPU: {error}"),
+            None => {}
+        }
+        Self::on_processor(model, config, opened).map(Some)
+    }
+
+    /// Chooses the device of a tower that has the machine for itself.
+    ///
+    /// # Errors
+    /// Returns an error if the processor cannot be used.
+    ///
+    /// # Panics
+    /// If the model has no tower.
+    pub fn fastest(library: &ModelLibrary, model: &Model, opened: &Opened) -> Result<Self> {
+        let config = model.tower().expect("the model has a tower").config();
+        match Self::on_gpu(model, config, opened) {
+            Some(Ok(seat)) => Ok(seat),
+            refused => {
+                if let Some(Err(error)) = refused {
+                    library.note(format!("the image is read on the CPU: {error}"));
+                }
+                Self::on_processor(model, config, opened)
+            }
+        }
+    }
+
+    /// Returns a place on the first GPU, if there is one, or why it cannot run the tower.
+    fn on_gpu(
+        model: &Model,
+        config: &TowerConfig,
+        opened: &Opened,
+    ) -> Option<Result<Self, BackendError>> {
+        let gpu = opened.gpus.first()?;
+        let (plan, options) = (model.tower_plan(false), options(config));
+        let seat = || Self {
+            device: Box::new(gpu.clone()),
+            threads: opened.threads,
+            memory: gpu.forecast(&plan, &options),
+            is_on_gpu: true,
+        };
+        Some(gpu.launches(&plan, &options, workload(config)).map(|_| seat()))
+    }
+
+    /// Returns a place on the processor, or on the device that is neither that nor a GPU.
+    fn on_processor(model: &Model, config: &TowerConfig, opened: &Opened) -> Result<Self> {
+        let (plan, options, threads) = (model.tower_plan(false), options(config), opened.threads);
+        let device: Box<dyn Device + Send> = match &opened.processor {
+            Some(processor) => Box::new(processor.clone()),
+            None if opened.gpus.is_empty() => Box::new(ReferenceDevice::new()),
+            None => Box::new(CpuDevice::new(Some(threads), None)?),
+        };
+        let memory = device.forecast(&plan, &options);
+        Ok(Self { device, threads, memory, is_on_gpu: false })
+    }
+
+    /// Returns the device's name.
+    pub fn name(&self) -> String {
+        self.device.name()
+    }
+
+    /// Returns the device.
+    pub fn device(&self) -> &dyn Device {
+        self.device.as_ref()
+    }
+
+    /// Loads a model's tower: on the processor if the GPU turns out not to run it.
+    ///
+    /// # Errors
+    /// As [`TowerProgram::load`].
+    pub fn load(&self, model: &Model) -> Result<TowerProgram, BackendError> {
+        let load = |device: &dyn Device| TowerProgram::load(device, model, KV, false);
+        load(self.device()).or_else(|error| {
+            if !self.is_on_gpu {
+                return Err(error);
+            }
+            tracing::warn!("images are read on the CPU: {error}");
+            load(&CpuDevice::new(Some(self.threads), None)?)
+        })
+    }
+
+    /// Returns the bytes that the tower will take of the members of the model's device.
+    pub fn taken(&self) -> [u64; 2] {
+        let bytes = self.memory.total();
+        if self.is_on_gpu { [0, bytes] } else { [bytes, 0] }
+    }
+}
+
+/// A tower that is loaded when it is first run.
+struct Lazy<F> {
+    load: F,
+    /// What came of it, or why nothing did; `None` before.
+    loaded: Option<Result<Box<dyn RunsTower>, String>>,
+    /// The name of the tower's device.
+    device: String,
+    stop: Option<Arc<AtomicBool>>,
+}
+
+impl<F: FnMut() -> Result<Box<dyn RunsTower>, BackendError> + Send> RunsTower for Lazy<F> {
+    fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError> {
+        let Self { load, loaded, device, stop } = self;
+        // It would fail again, and take as long for each picture.
+        let loaded = loaded.get_or_insert_with(|| {
+            let mut program = load().map_err(|error| match error {
+                BackendError::Failed { what, .. } => what,
+                error => error.to_string(),
+            })?;
+            if let Some(stop) = stop {
+                program.heed(Arc::clone(stop));
+            }
+            Ok(program)
+        });
+        match loaded {
+            Ok(program) => program.rows(picture),
+            Err(what) => Err(BackendError::Failed { device: device.clone(), what: what.clone() }),
+        }
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        if let Some(Ok(program)) = &mut self.loaded {
+            program.heed(Arc::clone(&stop));
+        }
+        self.stop = Some(stop);
+    }
+}
+
+/// What reads pictures for a loaded model.
+pub struct Vision {
+    /// Makes rows of pictures.
+    pub tower: Tower,
+    /// How pictures are prepared for it.
+    pub preparation: Preparation,
+    /// The device that runs it, for people.
+    pub device: String,
+    /// The memory that it takes once a picture has come.
+    pub memory: Memory,
+    /// Whether that is a GPU's.
+    pub is_on_gpu: bool,
+}
+
+impl Vision {
+    /// Starts the tower of a model.
+    ///
+    /// # Errors
+    /// Returns an error if the system gives no thread, or the tower's numbers contradict one
+    /// another.
+    ///
+    /// # Panics
+    /// If the model has no tower.
+    pub fn start(seat: Seat, model: &Model) -> Result<Self> {
+        let own = model.tower().expect("a tower was given its place");
+        let identity = model.tower_fingerprint().expect("a tower was given its place");
+        let preparation = tower::preparation(own.config())?;
+        let (device, memory, is_on_gpu) = (seat.name(), seat.memory, seat.is_on_gpu);
+        let model = model.clone();
+        let load = move || Ok(Box::new(seat.load(&model)?) as Box<dyn RunsTower>);
+        let lazy = Lazy { load, loaded: None, device: device.clone(), stop: None };
+        let tower = Tower::start(lazy, identity, KEPT_BYTES);
+        let tower = tower.context("the system gives no thread for the vision tower")?;
+        Ok(Self { tower, preparation, device, memory, is_on_gpu })
+    }
+
+    /// Reads a picture's file.
+    ///
+    /// # Errors
+    /// As [`PictureFile::read`].
+    pub fn look(&self, path: &Path, input: Input) -> Result<Looked> {
+        let PictureFile { size, prepared } = PictureFile::read(path, input, &self.preparation)?;
+        let sight = self.tower.sight(tower_input(&prepared));
+        Ok(Looked { size, digest: prepared.digest().to_string(), sight })
+    }
+}
+
+/// A picture that was read from a file.
+#[derive(Debug, Clone)]
+pub struct Looked {
+    /// Pixels from left to right and from top to bottom, as they are in the file.
+    pub size: (u32, u32),
+    /// The digest of the prepared picture, in hexadecimal digits.
+    pub digest: String,
+    /// The picture for a prompt.
+    pub sight: Sight,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tower_that_cannot_be_loaded_is_tried_once() {
+        let mut times = 0;
+        let load = || {
+            times += 1;
+            Err(BackendError::Failed { device: "gpu".to_owned(), what: "it is damaged".to_owned() })
+        };
+        let mut lazy = Lazy { load, loaded: None, device: "the tower".to_owned(), stop: None };
+        let picture =
+            TowerInput { digest: [0; 32], patches: Vec::new(), grid: (1, 1), soft_tokens: 1 };
+        for _ in 0..2 {
+            let error = lazy.rows(&picture).unwrap_err().to_string();
+            assert_eq!(error, "the tower failed: it is damaged");
+        }
+        drop(lazy);
+        assert_eq!(times, 1);
+    }
+}

@@ -1,9 +1,0 @@
-//! What to do where images need another model.
-
-/// The model that is named then: a small one that is downloaded with a vision tower.
-pub(crate) const SEEING: &str = "gemma3:4b";
-
-/// Returns what to do.
-pub(crate) fn other() -> String {
-    format!("take a model that reads them: trine run {SEEING} --image FILE")
-}
