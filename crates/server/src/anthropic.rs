@@ -11,28 +11,79 @@ use serde_json::{Value, json};
 use trine_text::{Content, Declaration, Message, Part, ReplyPart, ToolCall, ToolChoice};
 
 use crate::app::App;
+use crate::body::MODEL;
 use crate::calling::{Calling, Offered, arguments};
 use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, Code, Dialect, shown};
-use crate::flow::{self, Talking};
+use crate::fields::{FieldTable, Fields, Harmless, Rows, Unsupported, Within, rows};
+use crate::flow::{self, STREAM, STREAMS, Talking};
 use crate::generate::{Piece, Reason, Whole};
 use crate::guard::random_id;
-use crate::json::Fields;
 use crate::messages::{Draft, Talk, check_count, role};
 use crate::models::Lease;
 use crate::open::{Sees, open};
-use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
+use crate::parameters::{EVERYWHERE, ParameterFields, Penalties, SAMPLING, TOKENS_MAX, read_stops};
 use crate::parts::{self, Given};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
-use crate::structure::Structure;
-use crate::thinking::Thinking;
-use crate::unsupported::{Harmless, Unsupported, refuse};
+use crate::structure::{self, Structure};
+use crate::thinking::{self, Thinking};
 use crate::warnings::note;
 
 /// Fields of the API that this server does not support.
 pub(crate) const UNSUPPORTED: [Unsupported; 2] =
     [("mcp_servers", Harmless::Off, "leave it out"), ("container", Harmless::Off, "leave it out")];
+
+/// The fields of a request.
+pub(crate) const MESSAGE: FieldTable = &[
+    LENGTH,
+    MESSAGES,
+    MODEL,
+    STREAM,
+    SAMPLING,
+    STOPS,
+    structure::CONFIG,
+    structure::BETA_FORMAT,
+    thinking::OF_MESSAGES,
+    structure::OTHERS,
+    Rows::Refused(&UNSUPPORTED),
+    EVERYWHERE,
+    CONVERSATION,
+];
+
+/// The fields of a request that counts tokens.
+pub(crate) const COUNT: FieldTable =
+    &[MESSAGES, MODEL, structure::CONFIG, thinking::OF_MESSAGES, CONVERSATION];
+
+rows! {
+    LENGTH {
+        /// Most tokens that are written.
+        MAX_TOKENS! usize = "max_tokens", in 0..=TOKENS_MAX;
+    }
+    MESSAGES {
+        ITEMS! [Value] = "messages", as anthropic_messages();
+    }
+    STOPS {
+        /// Texts that end the answer: at most 64, of at most 4096 bytes each.
+        STOP_SEQUENCES: Value = "stop_sequences", as stops();
+    }
+    /// The fields of a conversation beside its messages.
+    CONVERSATION {
+        /// Not supported: no messages are kept; send the whole conversation.
+        THREAD: Value = "thread", as json!({"enum": [null]});
+        /// What stands before the conversation.
+        SYSTEM: Value = "system", as one_of(vec![text(), list(asked([("text", text())], []))]);
+        TOOLS: [Value] = "tools", as list(schema("AnthropicTool"));
+        CHOICE: Within = "tool_choice", of &[CHOICES], as schema("AnthropicToolChoice");
+    }
+    CHOICES {
+        TYPE! str = "type", as choice(["auto", "any", "none", "tool"]);
+        /// The tool that has to be called, with the type `tool`.
+        NAME: str = "name";
+        /// Whether an answer has one call at most.
+        IS_SERIAL: bool = "disable_parallel_tool_use", or false;
+    }
+}
 
 /// The signature of a block of thoughts. Clients want one and send it back; nothing depends on it.
 const SIGNATURE: &str = "trine";
@@ -42,7 +93,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    flow::answer(&app, request, read).await
+    flow::answer(&app, request, MESSAGE, read).await
 }
 
 /// Counts the tokens of a conversation.
@@ -59,14 +110,14 @@ pub(crate) async fn count_tokens(
     };
     let count =
         |conversation: Conversation, lease: &Arc<Lease>| Ok(conversation.token_ids(lease)?.len());
-    let (count, _) = open(&app, request, Sees::Sizes, read, count).await?;
+    let (count, _) = open(&app, request, Sees::Sizes, COUNT, read, count).await?;
     Ok(json_response(&json!({"input_tokens": count})))
 }
 
 /// Refuses threads of messages, of which nothing is kept. Anthropic's SDKs go on by themselves with
 /// the whole conversation if the error has these codes (anthropic 2.14.0, `lib/threads`).
 fn check_thread(fields: Fields<'_>) -> Result<(), ApiError> {
-    let Some(thread) = fields.get("thread") else { return Ok(()) };
+    let Some(thread) = fields.get(&THREAD) else { return Ok(()) };
     if thread["type"] == "continue" {
         let message = "thread: no messages are kept here, so none can be continued; send the whole conversation";
         let error = ApiError::new(StatusCode::NOT_FOUND, Code::NotFound, message);
@@ -80,14 +131,14 @@ fn check_thread(fields: Fields<'_>) -> Result<(), ApiError> {
 
 fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
     check_thread(fields)?;
-    let streams = fields.boolean("stream")?.unwrap_or(false);
-    refuse(fields, &UNSUPPORTED)?;
+    let streams = fields.read_or(&STREAMS)?;
+    fields.refuse(&UNSUPPORTED)?;
     let mut parameters = ParameterFields::begin(fields)?;
     parameters.read_sampling(fields, Penalties::OfWindow)?;
-    let most = fields.count("max_tokens", 0, TOKENS_MAX)?;
+    let most = fields.read(&MAX_TOKENS)?;
     parameters.max_tokens =
         Some(most.ok_or_else(|| fields.wrong("max_tokens", "a number of tokens"))?);
-    parameters.stops = read_stops(fields, "stop_sequences")?;
+    parameters.stops = read_stops(fields, &STOP_SEQUENCES)?;
     parameters.structure = Structure::of_message(fields)?;
     let conversation = conversation(fields, rendering(fields)?)?;
     let writer = |ids: Vec<u32>, _: &ParameterFields, lease: &Arc<Lease>| Events {
@@ -104,24 +155,23 @@ fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
 /// are left out.
 fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
     let mut offered = Offered::default();
-    for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
+    for (index, tool) in fields.read(&TOOLS)?.unwrap_or_default().iter().enumerate() {
         if let Some(tool) = function(tool, format!("tools[{index}]"), &mut offered) {
             offered.add(tool);
         }
     }
-    change_tools(fields.list("messages")?.unwrap_or_default(), &mut offered);
+    change_tools(fields.read(&ITEMS)?.unwrap_or_default(), &mut offered);
     let name_field = "tool_choice.name";
-    let Some(choice) = fields.object("tool_choice")? else {
+    let Some(choice) = fields.read(&CHOICE)? else {
         return offered.choose(ToolChoice::Auto, true, name_field);
     };
-    let choice = Fields::within(choice, "tool_choice.");
-    let serial = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
-    let choice = match choice.text("type")? {
+    let serial = choice.read_or(&IS_SERIAL)?;
+    let choice = match choice.read(&TYPE)? {
         Some("auto") => ToolChoice::Auto,
         Some("any") => ToolChoice::Required,
         Some("none") => ToolChoice::None,
         Some("tool") => {
-            let name = choice.text("name")?;
+            let name = choice.read(&NAME)?;
             ToolChoice::Named(name.ok_or_else(|| choice.wrong("name", "a tool's name"))?.to_owned())
         }
         _ => return Err(choice.wrong("type", "auto, any, tool or none")),
@@ -238,7 +288,7 @@ fn is_hosted(kind: &str) -> bool {
 /// Reads how the prompt ends: the model continues a conversation that ends with the assistant's
 /// words.
 fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
-    let last = fields.list("messages")?.and_then(<[Value]>::last);
+    let last = fields.read(&ITEMS)?.and_then(<[Value]>::last);
     let continues = last.is_some_and(|last| last["role"] == "assistant");
     Ok(Rendering {
         begins_answer: !continues,
@@ -252,7 +302,7 @@ fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
 fn conversation(fields: Fields<'_>, rendering: Rendering) -> Result<Conversation, ApiError> {
     let calling = calling(fields)?;
     let mut drafts = Vec::new();
-    for (index, message) in fields.list("messages")?.unwrap_or_default().iter().enumerate() {
+    for (index, message) in fields.read(&ITEMS)?.unwrap_or_default().iter().enumerate() {
         unfold(format!("messages[{index}]"), message, &mut drafts)?;
     }
     check_count("messages", drafts.len())?;
@@ -263,7 +313,7 @@ fn conversation(fields: Fields<'_>, rendering: Rendering) -> Result<Conversation
 
 /// Reads the system's instructions.
 fn system(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
-    Ok(Some(match fields.get("system") {
+    Ok(Some(match fields.get(&SYSTEM) {
         None => return Ok(None),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {

@@ -18,7 +18,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::error::{ApiError, Code, Dialect};
-use crate::json::{Fields, parse_object};
+use crate::fields::{FieldTable, Fields, rows};
+use crate::json::parse_object;
 use crate::lanes::{LIGHT_BYTES, Switch};
 use crate::pictures::Pictured;
 use crate::rooms::permits_beyond;
@@ -40,6 +41,14 @@ impl Deref for Object {
 
     fn deref(&self) -> &Self::Target {
         &self.map
+    }
+}
+
+rows! {
+    /// The field that all requests for a model have.
+    MODEL {
+        /// Name of a model, with or without `:latest`. Absent or empty: the server's default model.
+        MODEL_NAME: str = "model";
     }
 }
 
@@ -89,15 +98,16 @@ pub(crate) struct Received<T> {
     pub(crate) room: Vec<OwnedSemaphorePermit>,
 }
 
-/// Reads the JSON object of a request.
+/// Reads the JSON object of a request whose fields are those of a table.
 ///
 /// # Errors
 /// 400 if the body is not a JSON object, 408, 413, 415, and 503 if other bodies take all the room.
 pub(crate) async fn read_object(
     app: &Arc<App>,
     request: Request<Body>,
+    table: FieldTable,
 ) -> Result<Object, ApiError> {
-    parsed(app, request, Ok).await
+    parsed(app, request, table, Ok).await
 }
 
 /// Reads a request for a model: its object, and as much of it as needs no model.
@@ -107,13 +117,14 @@ pub(crate) async fn read_object(
 pub(crate) async fn receive<T: Pictured + Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
+    table: FieldTable,
     read: impl FnOnce(Fields<'_>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<Received<T>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
     let (limits, urls) = (app.limits.pictures.clone(), app.image_urls.clone());
     let receive = move |object: Object| {
         let fields = Fields::new(&object);
-        let model = fields.text("model")?.map(str::to_owned);
+        let model = fields.read(&MODEL_NAME)?.map(str::to_owned);
         let mut asked = read(fields)?;
         if let Some(pictures) = asked.pictures() {
             pictures.check(&limits, urls.as_ref())?;
@@ -121,13 +132,14 @@ pub(crate) async fn receive<T: Pictured + Send + 'static>(
         let (weight, visitor) = (object.weight(), object.visitor);
         Ok(Received { asked, model, dialect, weight, visitor, room: object.room })
     };
-    parsed(app, request, receive).await
+    parsed(app, request, table, receive).await
 }
 
 /// Parses the object of a request, and runs the rest of the work in the same place.
 async fn parsed<T: Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
+    table: FieldTable,
     then: impl FnOnce(Object) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     check_type(&request)?;
@@ -138,7 +150,7 @@ async fn parsed<T: Send + 'static>(
         let length = bytes.len();
         let mut taken = length;
         // A few bytes of text can stand for many of memory.
-        let map = parse_object(&bytes, &mut |held| {
+        let map = parse_object(&bytes, table, &mut |held| {
             let all = length.saturating_add(held);
             room.push(parsing.bodies.grow(taken, all, SMALLER)?);
             taken = all;

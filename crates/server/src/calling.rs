@@ -10,13 +10,28 @@ use trine_text::{
 };
 
 use crate::error::{ApiError, shown};
+use crate::fields::{Fields, Rows, rows};
 use crate::guard::random_id;
-use crate::json::Fields;
 use crate::models::LoadedModel;
 use crate::parameters::Parameters;
 use crate::structure::{self, Structure};
 use crate::unsupported;
 use crate::warnings::note;
+
+/// The fields of chats about tools.
+pub(crate) const CALLING: Rows = Rows::All(&[TOOLS, CHOOSING]);
+
+rows! {
+    TOOLS {
+        /// Functions that the model may call.
+        FUNCTIONS: [Value] = "tools", as list_of(schema("Tool"), 0, MAX_TOOLS);
+    }
+    CHOOSING {
+        TOOL_CHOICE: Value = "tool_choice", as schema("ToolChoice");
+        /// Whether an answer may have several calls.
+        PARALLEL_CALLS: bool = "parallel_tool_calls", or true;
+    }
+}
 
 /// What to do instead of offering a tool of another type.
 pub(crate) const ONLY_FUNCTIONS: &str = "only functions can be called here";
@@ -214,7 +229,7 @@ impl Calling {
     /// 400 naming what is wrong with them.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
         let mut offered = Offered::default();
-        for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
+        for (index, tool) in fields.read(&FUNCTIONS)?.unwrap_or_default().iter().enumerate() {
             match tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "function") {
                 Some(kind) => offered.leave_out(kind, name_of(tool), ONLY_FUNCTIONS),
                 None => offered.add(
@@ -222,8 +237,8 @@ impl Calling {
                 ),
             }
         }
-        let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-        let choice = offered.read_choice(fields.get("tool_choice").unwrap_or(&Value::Null))?;
+        let parallel = fields.read_or(&PARALLEL_CALLS)?;
+        let choice = offered.read_choice(fields.get(&TOOL_CHOICE).unwrap_or(&Value::Null))?;
         offered.choose(choice, parallel, "tool_choice.function.name")
     }
 
@@ -310,16 +325,8 @@ fn warn_of(relaxed: &[Relaxed]) {
 /// # Errors
 /// 400 naming the field.
 pub(crate) fn refuse(fields: Fields<'_>) -> Result<(), ApiError> {
-    let is_there = |name: &str| {
-        fields.get(name).is_some_and(|value| {
-            !matches!(value.as_str(), Some("none" | "auto"))
-                && value.as_array().is_none_or(|items| !items.is_empty())
-        })
-    };
-    match ["tools", "tool_choice"].into_iter().find(|name| is_there(name)) {
-        Some(name) => Err(ApiError::unsupported(name, "use /v1/chat/completions")),
-        None => unsupported::refuse(fields, &unsupported::PICTURES),
-    }
+    fields.refuse(&unsupported::TOOLS)?;
+    fields.refuse(&unsupported::PICTURES)
 }
 
 /// Returns the error for tools, calls or results of a wrong shape.

@@ -8,18 +8,35 @@ use trine_text::{
     Content, MAX_PROMPT_BYTES, Message, PicturePrompt, RenderOptions, ReplyFormat, Tokenizer,
 };
 
-use crate::calling::{self, Calling};
+use crate::body::MODEL;
+use crate::calling::{self, CALLING, Calling};
 use crate::error::{ApiError, Code};
+use crate::fields::{FieldTable, Fields, Rows, rows};
 use crate::generate::check_queue;
 use crate::history::{LeftOuts, fill};
-use crate::json::Fields;
-use crate::messages::{Talk, read_messages};
+use crate::messages::{self, Talk, read_messages};
 use crate::models::{Lease, Preset};
 use crate::parameters::{ParameterFields, Parameters};
 use crate::pictures::{Pictured, Sent};
 use crate::prompts::{check_messages, cut, encode_conversation, tokens_least};
-use crate::thinking::{Thinking, unread};
+use crate::thinking::{self, ENABLE_THINKING, REASONING_EFFORT, Thinking, VARIABLES, unread};
 use crate::warnings::note;
+
+/// The fields of a conversation in the form of OpenAI's chats, without a text after it.
+pub(crate) const CONVERSATION: FieldTable = &[messages::MESSAGES, MODEL, CALLING, RENDERING];
+
+/// The fields that say how a conversation becomes a prompt.
+pub(crate) const RENDERING: Rows = Rows::All(&[ENDING, thinking::OF_CHATS]);
+
+rows! {
+    ENDING {
+        /// Whether the prompt ends with the beginning of the answer. Absent: unless the last
+        /// message is continued.
+        BEGINS_ANSWER: bool = "add_generation_prompt";
+        /// Whether the model goes on with the last message.
+        CONTINUES_LAST: bool = "continue_final_message", or false;
+    }
+}
 
 /// How a conversation becomes a prompt.
 #[derive(Debug, Clone)]
@@ -48,19 +65,19 @@ impl Default for Rendering {
 impl Rendering {
     /// Reads what a request says.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let continues_last = fields.boolean("continue_final_message")?.unwrap_or(false);
-        let begins_answer = fields.boolean("add_generation_prompt")?;
+        let continues_last = fields.read_or(&CONTINUES_LAST)?;
+        let begins_answer = fields.read(&BEGINS_ANSWER)?;
         if continues_last && begins_answer == Some(true) {
             return Err(ApiError::field(
                 "continue_final_message",
                 "continue_final_message and add_generation_prompt exclude each other; use one",
             ));
         }
-        let mut variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
-        if let Some(effort) = fields.text("reasoning_effort")?.filter(|effort| !effort.is_empty()) {
+        let mut variables = fields.read(&VARIABLES)?.cloned().unwrap_or_default();
+        if let Some(effort) = fields.read(&REASONING_EFFORT)?.filter(|effort| !effort.is_empty()) {
             variables.entry("reasoning_effort").or_insert_with(|| effort.into());
         }
-        if let Some(thinking) = fields.boolean("enable_thinking")? {
+        if let Some(thinking) = fields.read(&ENABLE_THINKING)? {
             variables.entry("enable_thinking").or_insert_with(|| thinking.into());
         }
         let begins_answer = begins_answer.unwrap_or(!continues_last);

@@ -25,7 +25,7 @@ use trine_engine::{EngineError, Finish, Generation, Request, Update};
 
 use crate::app::App;
 use crate::error::{ApiError, failure};
-use crate::json::Fields;
+use crate::fields::rows;
 use crate::lifecycle::Phase;
 use crate::metrics::ModelMetrics;
 use crate::models::{Lease, LoadedModel};
@@ -153,9 +153,11 @@ fn shortened(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
     vector
 }
 
-/// Reads how many elements a vector is to have.
-fn read_dimensions(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
-    fields.count("dimensions", 1, u32::MAX as usize)
+rows! {
+    DIMENSIONS {
+        /// Only the model's own number: vectors are not cut.
+        DIMENSION: usize = "dimensions", in 1..=u32::MAX as usize;
+    }
 }
 
 /// Refuses a number of dimensions other than the model's: Gemma 3 is not trained so that the

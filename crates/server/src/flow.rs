@@ -10,14 +10,22 @@ use crate::app::App;
 use crate::body::{Held, Received, receive};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
+use crate::fields::{FieldTable, Fields, rows};
 use crate::generate::{Ask, Choices, Whole, WholeRoom, collect};
-use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Named};
 use crate::open::{Sees, open_named};
 use crate::parameters::ParameterFields;
 use crate::pictures::{Pictured, Sent};
 use crate::stream::{Writer, respond};
 use crate::written::{json_of, push_json};
+
+rows! {
+    /// The field of requests whose answers come whole unless they say otherwise.
+    STREAM {
+        /// Whether the answer is sent while it is written.
+        STREAMS: bool = "stream", or false;
+    }
+}
 
 /// A request for texts, read from its fields.
 pub(crate) trait Asked: Pictured + Send + 'static {
@@ -76,16 +84,17 @@ impl<W: Writer + 'static> Asked for Talking<W> {
     }
 }
 
-/// Answers a request for texts whose fields `read` reads.
+/// Answers a request for texts whose fields are those of a table, and are read by `read`.
 ///
 /// # Errors
 /// The errors of `read`, 404 if there is no such model, and as [`answer_named`].
 pub(crate) async fn answer<A: Asked>(
     app: &Arc<App>,
     request: Request<Body>,
+    table: FieldTable,
     read: impl FnOnce(Fields<'_>) -> Result<A, ApiError> + Send + 'static,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(app, request, read).await?;
+    let received = receive(app, request, table, read).await?;
     let named = app.models.find(received.model.as_deref()).await?;
     answer_named(app, received, &named, None).await
 }

@@ -1,17 +1,14 @@
-//! Bodies as JSON: parsed strictly, and read field by field so that an error names the field.
+//! Bodies as JSON, parsed strictly.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::LazyLock;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, shown};
-use crate::openapi::DOCUMENT;
-#[cfg(test)]
-use crate::openapi::reads::{Form, note};
+use crate::fields::{FieldTable, names};
 
 /// Most values (numbers, texts, lists, objects) in a body, which may spell one with two bytes.
 const VALUES_MAX: usize = 1 << 20;
@@ -37,13 +34,14 @@ const STEP_BYTES: usize = 1 << 16;
 pub(crate) type Grow<'a> = dyn FnMut(usize) -> Result<(), ApiError> + 'a;
 
 /// Parses a JSON object. Duplicate keys, text after the object and more than 128 levels are errors.
-/// Fields that no reader reads are not kept. `grow` is told how many bytes the object takes while
-/// it becomes larger.
+/// Fields that are not in the table are not kept. `grow` is told how many bytes the object takes
+/// while it becomes larger.
 ///
 /// # Errors
 /// 400 with the place of the error, and the error of `grow`.
 pub(crate) fn parse_object(
     bytes: &[u8],
+    table: FieldTable,
     grow: &mut Grow<'_>,
 ) -> Result<Map<String, Value>, ApiError> {
     // RFC 8259 allows readers to ignore a byte order mark, which some Windows programs write.
@@ -54,6 +52,7 @@ pub(crate) fn parse_object(
         told: Cell::new(0),
         grow: RefCell::new(grow),
         refused: RefCell::new(None),
+        names: names(table),
     };
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = Strict { held: &held, depth: 0 }
@@ -71,31 +70,6 @@ pub(crate) fn parse_object(
     }
 }
 
-/// The names of all fields that requests are read for: those that the document describes, which a
-/// test holds to be those that are read.
-fn is_read(name: &str) -> bool {
-    static NAMES: LazyLock<HashSet<String>> = LazyLock::new(|| {
-        let document = serde_json::from_str(DOCUMENT).expect("the document is JSON");
-        let mut names = HashSet::new();
-        collect(&document, &mut names);
-        names
-    });
-    NAMES.contains(name)
-}
-
-/// Collects the names of all properties in a document.
-fn collect(value: &Value, names: &mut HashSet<String>) {
-    match value {
-        Value::Object(map) => {
-            let properties = map.get("properties").and_then(Value::as_object);
-            names.extend(properties.into_iter().flat_map(Map::keys).cloned());
-            map.values().for_each(|value| collect(value, names));
-        }
-        Value::Array(items) => items.iter().for_each(|item| collect(item, names)),
-        _ => {}
-    }
-}
-
 /// What a body holds so far.
 struct Held<'a, 'b> {
     values: Cell<usize>,
@@ -104,6 +78,8 @@ struct Held<'a, 'b> {
     told: Cell<usize>,
     grow: RefCell<&'a mut Grow<'b>>,
     refused: RefCell<Option<ApiError>>,
+    /// The names of the fields that are read.
+    names: HashSet<&'static str>,
 }
 
 impl Held<'_, '_> {
@@ -211,7 +187,7 @@ impl<'de> Visitor<'de> for Strict<'_, '_, '_> {
                 return Err(A::Error::custom(format!("the key {} is there twice", shown(&key))));
             }
             self.held.text(&key)?;
-            if self.depth == 0 && !is_read(&key) {
+            if self.depth == 0 && !self.held.names.contains(&*key) {
                 entries.next_value::<IgnoredAny>()?;
                 skipped.insert(key);
                 continue;
@@ -231,165 +207,17 @@ impl<'de> Visitor<'de> for Strict<'_, '_, '_> {
     }
 }
 
-/// The fields of an object. Null is the same as absent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fields<'a> {
-    map: &'a Map<String, Value>,
-    /// The prefix of names in errors: `stream_options.` for instance.
-    prefix: &'a str,
-}
-
-impl<'a> Fields<'a> {
-    pub(crate) fn new(map: &'a Map<String, Value>) -> Self {
-        Self { map, prefix: "" }
-    }
-
-    /// Returns the fields of an object within another one; `prefix` ends with a dot.
-    pub(crate) fn within(map: &'a Map<String, Value>, prefix: &'a str) -> Self {
-        Self { map, prefix }
-    }
-
-    /// Tells the test of the OpenAPI document which field is read, and in which form.
-    #[cfg(test)]
-    fn note(self, name: &str, form: Form) {
-        note(&self.path(name), form);
-    }
-
-    /// Returns the field, if it is present.
-    pub(crate) fn get(self, name: &str) -> Option<&'a Value> {
-        #[cfg(test)]
-        self.note(name, Form::Any);
-        self.map.get(name).filter(|value| !value.is_null())
-    }
-
-    /// Returns the field's name for an error.
-    pub(crate) fn path(self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
-    }
-
-    /// Returns an error about a field.
-    pub(crate) fn wrong(self, name: &str, expected: &str) -> ApiError {
-        wrong(&self.path(name), self.get(name), expected)
-    }
-
-    pub(crate) fn boolean(self, name: &str) -> Result<Option<bool>, ApiError> {
-        #[cfg(test)]
-        self.note(name, Form::Boolean);
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::Bool(truth)) => Ok(Some(*truth)),
-            Some(_) => Err(self.wrong(name, "true or false")),
-        }
-    }
-
-    pub(crate) fn integer(
-        self,
-        name: &str,
-        range: std::ops::RangeInclusive<i64>,
-    ) -> Result<Option<i64>, ApiError> {
-        #[cfg(test)]
-        self.note(name, Form::Integer(range.clone()));
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let number = value.as_i64().filter(|number| range.contains(number));
-        let expected = || format!("a whole number from {} to {}", range.start(), range.end());
-        number.map(Some).ok_or_else(|| self.wrong(name, &expected()))
-    }
-
-    /// Reads a whole number from `least` to `most`.
-    pub(crate) fn count(
-        self,
-        name: &str,
-        least: usize,
-        most: usize,
-    ) -> Result<Option<usize>, ApiError> {
-        Ok(self.integer(name, least as i64..=most as i64)?.map(|number| number as usize))
-    }
-
-    pub(crate) fn number(
-        self,
-        name: &str,
-        range: std::ops::RangeInclusive<f64>,
-    ) -> Result<Option<f32>, ApiError> {
-        #[cfg(test)]
-        self.note(name, Form::Number(range.clone()));
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let number = value.as_f64().filter(|number| range.contains(number));
-        let expected = || format!("a number from {} to {}", range.start(), range.end());
-        number.map(|number| Some(number as f32)).ok_or_else(|| self.wrong(name, &expected()))
-    }
-
-    pub(crate) fn text(self, name: &str) -> Result<Option<&'a str>, ApiError> {
-        #[cfg(test)]
-        self.note(name, Form::Text);
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.wrong(name, "a text")),
-        }
-    }
-
-    pub(crate) fn list(self, name: &str) -> Result<Option<&'a [Value]>, ApiError> {
-        #[cfg(test)]
-        self.note(name, Form::List);
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::Array(items)) => Ok(Some(items)),
-            Some(_) => Err(self.wrong(name, "a list")),
-        }
-    }
-
-    pub(crate) fn object(self, name: &str) -> Result<Option<&'a Map<String, Value>>, ApiError> {
-        #[cfg(test)]
-        self.note(name, Form::Object);
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(map)),
-            Some(_) => Err(self.wrong(name, "an object")),
-        }
-    }
-
-    /// Reads a list of token ids.
-    pub(crate) fn ids(self, name: &str) -> Result<Option<Vec<u32>>, ApiError> {
-        let Some(items) = self.list(name)? else { return Ok(None) };
-        let ids: Option<Vec<u32>> = items.iter().map(token_id).collect();
-        ids.map(Some).ok_or_else(|| {
-            let path = self.path(name);
-            ApiError::field(&path, format!("{path} must hold whole numbers from 0 on, token ids"))
-        })
-    }
-}
-
-/// Reads a token id.
-pub(crate) fn token_id(value: &Value) -> Option<u32> {
-    value.as_u64().and_then(|id| u32::try_from(id).ok())
-}
-
-/// Returns an error about a field.
-pub(crate) fn wrong(path: &str, found: Option<&Value>, expected: &str) -> ApiError {
-    let found = found.map_or("nothing".to_owned(), described);
-    ApiError::field(path, format!("{path} is {found}; use {expected}"))
-}
-
-/// Describes a value for a message.
-fn described(value: &Value) -> String {
-    match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(truth) => truth.to_string(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => shown(text),
-        Value::Array(_) => "a list".to_owned(),
-        Value::Object(_) => "an object".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parameters::STOPS;
+
+    const TABLE: FieldTable = &[STOPS];
 
     /// Parses where there is room for everything. Returns the bytes that were asked for too.
     fn parsed(bytes: &[u8]) -> Result<(Map<String, Value>, usize), ApiError> {
         let mut most = 0;
-        let map = parse_object(bytes, &mut |bytes| {
+        let map = parse_object(bytes, TABLE, &mut |bytes| {
             most = bytes;
             Ok(())
         })?;
@@ -476,7 +304,7 @@ mod tests {
             assert!(counted + body.len() >= taken, "{body:.40}: {counted} of {taken}");
             assert!(counted <= 3 * taken + STEP_BYTES, "{body:.40}: {counted} of {taken}");
             let mut steps = 0;
-            let refused = parse_object(body.as_bytes(), &mut |_| {
+            let refused = parse_object(body.as_bytes(), TABLE, &mut |_| {
                 steps += 1;
                 if steps < 3 { Ok(()) } else { Err(ApiError::overloaded("full")) }
             });
@@ -489,18 +317,5 @@ mod tests {
             let (map, counted) = parsed(body.as_bytes()).unwrap();
             assert_eq!((map.len(), counted), (1, 0), "{body:.40}");
         }
-    }
-
-    #[test]
-    fn errors_name_the_field() {
-        let map: Map<String, Value> =
-            serde_json::from_str(r#"{"n":1.5,"t":"x","z":null}"#).unwrap();
-        let fields = Fields::new(&map);
-        let error = fields.integer("n", 1..=4).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("n"));
-        assert!(error.message.contains("1.5") && error.message.contains("from 1 to 4"));
-        assert!(fields.boolean("t").is_err() && fields.number("t", 0.0..=1.0).is_err());
-        assert_eq!(fields.text("z").unwrap(), None);
-        assert_eq!(Fields::within(&map, "o.").wrong("n", "x").param.as_deref(), Some("o.n"));
     }
 }

@@ -17,7 +17,7 @@
 //! | `app`, `rooms`, `workers`, `lanes` | what requests share, room in memory for it, and where work is done that takes processor time |
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
 //! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests share |
-//! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `messages`, `parts`, `history`, `calling`, `structure` | what the dialects have in common on the way in |
+//! | `body`, `fields`, `json`, `parameters`, `unsupported`, `conversation`, `messages`, `parts`, `history`, `calling`, `structure` | what the dialects have in common on the way in |
 //! | `pictures`, `image_urls`, `fetcher` | pictures of requests, and where and how the server may fetch some |
 //! | `generate`, `guide`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
@@ -41,6 +41,7 @@ mod conversation;
 mod embeddings;
 mod error;
 mod fetcher;
+mod fields;
 mod flow;
 mod generate;
 mod guard;

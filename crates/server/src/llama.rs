@@ -10,20 +10,33 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::body::MODEL;
 use crate::calling;
 use crate::error::ApiError;
-use crate::flow::{self, Prepared};
+use crate::fields::{FieldTable, Fields, Rows};
+use crate::flow::{self, Prepared, STREAM, STREAMS};
 use crate::generate::{Ask, Ended, Piece, Reason, Whole};
-use crate::json::Fields;
 use crate::models::Lease;
-use crate::openai::completions::{encode_all, read_texts};
-use crate::parameters::{ParameterFields, Penalties};
+use crate::openai::completions::{PROMPT, encode_all, read_texts};
+use crate::parameters::{PARAMETERS, ParameterFields, Penalties};
 use crate::pictures::Pictured;
 use crate::prompts::Prompt;
 use crate::service_routes::{json_response, loaded};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
-use crate::unsupported::{LOGPROBS, refuse};
+use crate::unsupported::{LOGPROBS, PICTURES, TOOLS};
+
+/// The fields of a request.
+pub(crate) const COMPLETION: FieldTable = &[
+    PROMPT,
+    MODEL,
+    STREAM,
+    PARAMETERS,
+    Rows::Refused(&TOOLS),
+    Rows::Refused(&LOGPROBS),
+    Rows::Refused(&PICTURES),
+    thinking::UNTHINKING,
+];
 
 /// What a request asks for.
 struct Asked {
@@ -39,14 +52,14 @@ pub(crate) async fn completion(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    flow::answer(&app, request, read).await
+    flow::answer(&app, request, COMPLETION, read).await
 }
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
-    let streams = fields.boolean("stream")?.unwrap_or(false);
+    let streams = fields.read_or(&STREAMS)?;
     calling::refuse(fields)?;
-    thinking::TEXTS.refuse(fields)?;
-    refuse(fields, &LOGPROBS)?;
+    thinking::refuse(fields)?;
+    fields.refuse(&LOGPROBS)?;
     let parameters = ParameterFields::read(fields, Penalties::OfWindow)?;
     if parameters.prompt_logprobs.is_some() {
         return Err(ApiError::unsupported("prompt_logprobs", "use /v1/completions"));

@@ -6,13 +6,24 @@ use trine_text::{Content, Message, Part, Tools};
 
 use crate::calling;
 use crate::error::{ApiError, shown};
+use crate::fields::{Fields, rows, wrong};
 use crate::history::{LeftOuts, Missing, Turn, Turns, in_lines, reason};
-use crate::json::{Fields, wrong};
 use crate::parts::{self, Given};
 use crate::pictures::Sent;
 
 /// Most messages in a conversation.
 pub(crate) const MESSAGES_MAX: usize = 1 << 14;
+
+rows! {
+    MESSAGES {
+        ITEMS! [Value] = "messages", as list_of(schema("Message"), 1, MESSAGES_MAX);
+    }
+    /// The fields of a message that are read here; `shapes` of the document has the others.
+    MESSAGE {
+        ROLE! str = "role";
+        CONTENT! Value = "content";
+    }
+}
 
 /// Messages, the pictures of their parts, in order, and what the model is not shown.
 #[derive(Debug, Default)]
@@ -86,13 +97,13 @@ impl<'a> Draft<'a> {
             return Err(ApiError::field(&path, format!("{path} must be an object")));
         };
         let prefix = format!("{path}.");
-        let fields = Fields::within(map, &prefix);
+        let fields = Fields::within(map, &prefix, &[MESSAGE]);
         let role = fields
-            .text("role")?
+            .read(&ROLE)?
             .and_then(role)
             .ok_or_else(|| fields.wrong("role", "system, developer, user, assistant or tool"))?;
         let refusal = map.get("refusal").filter(|refusal| refusal.is_string());
-        let content = map.get("content").filter(|_| fields.get("content").is_some());
+        let content = map.get("content").filter(|_| fields.get(&CONTENT).is_some());
         let content = content.filter(|text| refusal.is_none() || text.as_str() != Some(""));
         let is_read = |key: &str| matches!(key, "role" | "content" | "refusal" | "images");
         let extra = map.iter().filter(|(key, value)| !is_read(key) && !value.is_null());
@@ -195,7 +206,7 @@ impl Talk {
 /// # Errors
 /// 400 for too many or none, and as [`Talk::of`].
 pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Talk, ApiError> {
-    let items = fields.list("messages")?.ok_or_else(|| {
+    let items = fields.read(&ITEMS)?.ok_or_else(|| {
         ApiError::field("messages", "messages is missing; use a list of messages")
     })?;
     check_count("messages", items.len())?;

@@ -16,42 +16,116 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use trine_text::{Message, Specials, Tokenizer, ToolCall};
 
 use context::Given;
 use cut::{cut_between, words_between};
 
 use crate::app::App;
-use crate::body::receive;
-use crate::calling::{Calling, arguments};
+use crate::body::{MODEL, receive};
+use crate::calling::{CALLING, Calling, arguments};
 use crate::clock::{rfc3339, unix_seconds};
 use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, Code, Dialect, shown};
+use crate::fields::{FieldTable, Fields, Harmless, Rows, Unsupported, rows};
 use crate::flow::{self, Prepared};
 use crate::generate::{Ask, Ended, Piece, Reason, TokenText, Whole};
 use crate::guard::random_id;
 use crate::history;
-use crate::json::Fields;
 use crate::messages::{Draft, Talk, check_count, role};
 use crate::models::{KeepAlive, Lease, Unloaded};
 use crate::openai::logprobs::List;
 use crate::parameters::{
-    ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_chat_logprobs, read_stops,
+    CHAT_LOGPROBS, EVERYWHERE, ParameterFields, Penalties, SAMPLING, STOP, STOPS, TOKENS_MAX,
+    UNLIMITED, read_chat_logprobs, read_stops,
 };
 use crate::parts;
 use crate::pictures::{Pictured, Sent};
 use crate::prompts::encode;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_line};
-use crate::structure::Structure;
-use crate::thinking::Thinking;
-use crate::unsupported::{Harmless, Unsupported, refuse};
+use crate::structure::{self, Structure};
+use crate::thinking::{self, Thinking};
 use crate::warnings::note;
 
 /// Fields of the API that this server does not support.
 pub(crate) const UNSUPPORTED: [Unsupported; 1] =
     [("template", Harmless::Off, "templates of requests are not run; the model's own is used")];
+
+/// The fields of `/api/chat`.
+pub(crate) const CHAT: FieldTable = &[BOTH, MESSAGES, CALLING];
+
+/// The fields of `/api/generate`.
+pub(crate) const GENERATE: FieldTable = &[BOTH, PROMPT];
+
+/// The fields of chats and completions.
+const BOTH: Rows = Rows::All(&[
+    MODEL,
+    STREAM,
+    KEEP_ALIVE,
+    OPTIONS,
+    thinking::OLLAMA,
+    structure::OLLAMA,
+    TRUNCATE,
+    thinking::REST_OF_OLLAMA,
+    structure::OTHERS,
+    CHAT_LOGPROBS,
+    Rows::Refused(&UNSUPPORTED),
+    EVERYWHERE,
+]);
+
+/// The fields of `options`.
+pub(crate) const OPTION: FieldTable = &[SAMPLING, LENGTH, STOPS, ROOM];
+
+rows! {
+    /// The field of requests whose answers are streams unless they say otherwise.
+    STREAM {
+        /// Whether the answer is sent while it is written.
+        STREAMS: bool = "stream", or true;
+    }
+    KEEP_ALIVE {
+        /// How long the model stays loaded when nobody uses it: seconds, or a time such as `5m`; 0
+        /// unloads it, and a negative one keeps it forever. Absent: as it is, and when it is
+        /// loaded, what `--keep-alive` says.
+        KEEPS_ALIVE: Value = "keep_alive", as keep_alive();
+    }
+    OPTIONS {
+        OPTION_MAP: Map<String, Value> = "options", as schema("OllamaOptions");
+    }
+    TRUNCATE {
+        /// Whether a conversation that is too long loses its oldest messages, and a raw prompt its
+        /// middle.
+        TRUNCATES: bool = "truncate", or true;
+    }
+    MESSAGES {
+        /// Absent or empty: the model is only loaded.
+        ITEMS: [Value] = "messages", as list(message(Some(images())));
+    }
+    PROMPT {
+        /// Absent or empty, without `images`: the model is only loaded.
+        PROMPT_TEXT: str = "prompt";
+        /// Images in base64, which stand before the text.
+        IMAGES: [Value] = "images", as list(text());
+        /// The `context` of an earlier answer: what was said before the prompt. Not with `raw` or
+        /// `images`.
+        CONTEXT: [Value] = "context", as list(token_id());
+        /// What stands before the prompt, unless it is raw.
+        SYSTEM: str = "system";
+        /// Whether the prompt goes to the model without a template.
+        RAW: bool = "raw", or false;
+    }
+    LENGTH {
+        /// Most tokens that are written. Absent, -1 and -2: until the context is full.
+        NUM_PREDICT: i64 = "num_predict", in -2..=TOKENS_MAX as i64;
+    }
+    ROOM {
+        /// Most tokens of prompt and answer together.
+        NUM_CTX: usize = "num_ctx", in 0..=TOKENS_MAX;
+        /// First tokens that a prompt keeps if it is cut.
+        NUM_KEEP: i64 = "num_keep", in -1..=TOKENS_MAX as i64;
+    }
+}
 
 /// The first tokens of a prompt that are kept if it is cut (`num_keep` in Ollama's `api/types.go`).
 const KEPT: i64 = 4;
@@ -91,7 +165,12 @@ async fn handle(
     way: Way,
 ) -> Result<Response<Body>, ApiError> {
     let started = Instant::now();
-    let received = receive(&app, request, move |fields| read(fields, way, started)).await?;
+    let table = match way {
+        Way::Chat => CHAT,
+        Way::Generate => GENERATE,
+    };
+    let read = move |fields: Fields<'_>| read(fields, way, started);
+    let received = receive(&app, request, table, read).await?;
     let named = app.models.find(received.model.as_deref()).await?;
     let Asked { keep, .. } = received.asked;
     if keep == Some(KeepAlive::For(Duration::ZERO)) && received.asked.turn.is_none() {
@@ -108,7 +187,7 @@ async fn handle(
 /// # Errors
 /// 400 for a value that is not a time.
 pub(crate) fn read_keep_alive(fields: Fields<'_>) -> Result<Option<KeepAlive>, ApiError> {
-    let Some(value) = fields.get("keep_alive") else { return Ok(None) };
+    let Some(value) = fields.get(&KEEPS_ALIVE) else { return Ok(None) };
     let expected = "a time such as \"5m\", a number of seconds, 0, or -1 forever";
     let keep = KeepAlive::of_value(value);
     keep.map(Some).ok_or_else(|| fields.wrong("keep_alive", expected))
@@ -149,18 +228,18 @@ enum Turn {
 }
 
 fn read(fields: Fields<'_>, way: Way, started: Instant) -> Result<Asked, ApiError> {
-    let streams = fields.boolean("stream")?.unwrap_or(true);
+    let streams = fields.read_or(&STREAMS)?;
     let keep = read_keep_alive(fields)?;
-    refuse(fields, &UNSUPPORTED)?;
+    fields.refuse(&UNSUPPORTED)?;
     let mut parameters = ParameterFields::begin(fields)?;
-    let truncates = fields.boolean("truncate")?.unwrap_or(true);
+    let truncates = fields.read_or(&TRUNCATES)?;
     let (mut context, mut keeps) = (None, None);
-    if let Some(options) = fields.object("options")? {
+    if let Some(options) = fields.read(&OPTION_MAP)? {
         let options = options::readable(options);
-        let options = Fields::within(&options, "options.");
+        let options = Fields::within(&options, "options.", OPTION);
         read_options(options, &mut parameters)?;
-        context = options.count("num_ctx", 0, TOKENS_MAX)?.filter(|context| *context > 0);
-        keeps = options.integer("num_keep", -1..=TOKENS_MAX as i64)?;
+        context = options.read(&NUM_CTX)?.filter(|context| *context > 0);
+        keeps = options.read(&NUM_KEEP)?;
     }
     parameters.structure = Structure::of_ollama(fields)?;
     let turn = match way {
@@ -176,7 +255,7 @@ fn read(fields: Fields<'_>, way: Way, started: Instant) -> Result<Asked, ApiErro
 
 fn read_chat(fields: Fields<'_>, truncates: bool) -> Result<Option<Turn>, ApiError> {
     let calling = Calling::read(fields)?;
-    let Some(messages) = fields.list("messages")?.filter(|messages| !messages.is_empty()) else {
+    let Some(messages) = fields.read(&ITEMS)?.filter(|messages| !messages.is_empty()) else {
         return Ok(None);
     };
     check_count("messages", messages.len())?;
@@ -194,10 +273,10 @@ fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
 }
 
 fn read_prompt(fields: Fields<'_>, keeps: Option<usize>) -> Result<Option<Turn>, ApiError> {
-    let is_raw = fields.boolean("raw")?.unwrap_or(false);
-    let system = fields.text("system")?.filter(|system| !system.is_empty());
+    let is_raw = fields.read_or(&RAW)?;
+    let system = fields.read(&SYSTEM)?.filter(|system| !system.is_empty());
     let mut pictures = Sent::default();
-    for (index, image) in fields.list("images")?.unwrap_or_default().iter().enumerate() {
+    for (index, image) in fields.read(&IMAGES)?.unwrap_or_default().iter().enumerate() {
         let path = format!("images[{index}]");
         if !image.is_string() {
             return Err(ApiError::field(&path, format!("{path} must be an image in base64")));
@@ -207,12 +286,12 @@ fn read_prompt(fields: Fields<'_>, keeps: Option<usize>) -> Result<Option<Turn>,
     if is_raw && !pictures.is_empty() {
         return Err(ApiError::unsupported("images", "leave out raw, or use /api/chat"));
     }
-    let context = fields.ids("context")?.unwrap_or_default();
+    let context = fields.ids(&CONTEXT)?.unwrap_or_default();
     if !context.is_empty() && (is_raw || !pictures.is_empty()) {
         let remedy = "it goes with neither raw nor images; use /api/chat";
         return Err(ApiError::unsupported("context", remedy));
     }
-    let prompt = fields.text("prompt")?.unwrap_or_default();
+    let prompt = fields.read(&PROMPT_TEXT)?.unwrap_or_default();
     if prompt.is_empty() && pictures.is_empty() {
         return Ok(None);
     }
@@ -423,9 +502,9 @@ impl OpenCalls {
 fn read_options(options: Fields<'_>, parameters: &mut ParameterFields) -> Result<(), ApiError> {
     parameters.read_sampling(options, Penalties::OfWindow)?;
     // -1 and -2 are Ollama's spellings of "until the end".
-    let most = options.integer("num_predict", -2..=TOKENS_MAX as i64)?;
+    let most = options.read(&NUM_PREDICT)?;
     parameters.max_tokens = most.map(|most| usize::try_from(most).unwrap_or(UNLIMITED));
-    parameters.stops = read_stops(options, "stop")?;
+    parameters.stops = read_stops(options, &STOP)?;
     Ok(())
 }
 

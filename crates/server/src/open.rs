@@ -11,7 +11,7 @@ use tokio::time::timeout_at;
 use crate::app::App;
 use crate::body::{Received, receive};
 use crate::error::{ApiError, Code};
-use crate::json::Fields;
+use crate::fields::{FieldTable, Fields};
 use crate::models::{KeepAlive, Lease, Named};
 use crate::pictures::{Pictured, admit, fetch};
 
@@ -27,7 +27,8 @@ pub(crate) enum Sees {
     All,
 }
 
-/// Reads a request that is not run, opens the model that it names, and does the work.
+/// Reads a request that is not run, by the table of its fields, opens the model that it names, and
+/// does the work.
 ///
 /// # Errors
 /// As [`receive`] and [`open_named`], and 404 if there is no such model.
@@ -35,10 +36,11 @@ pub(crate) async fn open<D: Pictured + Send + 'static, T: Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
     sees: Sees,
+    table: FieldTable,
     read: impl FnOnce(Fields<'_>) -> Result<D, ApiError> + Send + 'static,
     work: impl FnOnce(D, &Arc<Lease>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, Arc<Lease>), ApiError> {
-    let received = receive(app, request, read).await?;
+    let received = receive(app, request, table, read).await?;
     let named = app.models.find(received.model.as_deref()).await?;
     open_named(app, received, &named, (None, sees), work).await
 }

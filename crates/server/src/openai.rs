@@ -8,13 +8,31 @@ pub(crate) mod models;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
+use crate::fields::{Fields, Within, rows};
+use crate::flow::STREAMS;
 use crate::generate::{Ended, Reason, Whole};
-use crate::json::Fields;
 use crate::warnings::note;
 
 /// `system_fingerprint`: the part of what determines the texts of a seed, besides the request, that
 /// is the program. OpenAI's document does not allow null.
 pub(crate) const FINGERPRINT: &str = concat!("trine-", env!("CARGO_PKG_VERSION"));
+
+rows! {
+    STREAM_OPTIONS {
+        /// Needs `"stream": true`.
+        OPTIONS: Within = "stream_options", of &[COUNTS];
+    }
+    COUNTS {
+        /// A last chunk has the counts.
+        USAGE: bool = "include_usage", or false;
+        /// Every chunk has them.
+        CONTINUOUS_USAGE: bool = "continuous_usage_stats", or false;
+    }
+    STORE {
+        /// Answers are not kept: true is answered with a warning.
+        STORES: Value = "store";
+    }
+}
 
 /// How an answer is sent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,24 +46,22 @@ pub(crate) struct Streaming {
 
 impl Streaming {
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let streams = fields.boolean("stream")?.unwrap_or(false);
-        let Some(options) = fields.object("stream_options")? else {
+        let streams = fields.read_or(&STREAMS)?;
+        let Some(options) = fields.read(&OPTIONS)? else {
             return Ok(Self { streams, ..Self::default() });
         };
         if !streams {
             let message = "stream_options needs \"stream\": true";
             return Err(ApiError::field("stream_options", message));
         }
-        let options = Fields::within(options, "stream_options.");
-        let continuous = options.boolean("continuous_usage_stats")?.unwrap_or(false);
-        let usage = options.boolean("include_usage")?.unwrap_or(false);
+        let (continuous, usage) = (options.read_or(&CONTINUOUS_USAGE)?, options.read_or(&USAGE)?);
         Ok(Self { streams, usage, continuous_usage: usage && continuous })
     }
 }
 
 /// Says that answers are not kept, if a request asks for it.
 pub(crate) fn check_store(fields: Fields<'_>) {
-    if fields.get("store").is_some_and(|store| store == true) {
+    if fields.get(&STORES).is_some_and(|store| store == true) {
         note(
             "store changes nothing: answers are not kept here; send the whole conversation each time",
         );

@@ -1,21 +1,19 @@
 //! `GET /openapi.json`: all routes, described for programs (OpenAPI 3.1).
 //!
-//! Requests are read field by field and answers are written as JSON, so there are no types that a
-//! description could be derived from; types beside the readers would only claim to be what is read.
-//! The document is therefore a file, `docs/openapi.json`, which the program contains and a test
-//! writes. The parts that it is made of are compiled only for tests:
+//! Requests are described by the rows through which they are read (`fields`). Answers are written
+//! as JSON, so there are no types that a description could be derived from. The document is
+//! therefore a file, `docs/openapi.json`, which the program contains and a test writes. The parts
+//! that it is made of are compiled only for tests:
 //!
 //! | module | holds |
 //! |---|---|
 //! | `schema` | words to say what a value looks like |
-//! | `fields`, `requests` | the fields of requests; bounds and refused fields are the readers' own constants |
+//! | `requests`, `shapes` | requests: the tables of their readers, and what their values look like |
 //! | `answers`, `events`, `described` | answers, the events of streams, descriptions of server and models |
 //! | `paths` | the routes, their errors, and the whole document |
-//! | `reads` | records which fields the readers ask for, and in which form |
 //!
-//! Tests hold it to the truth: its paths are those of `app::routes`, its fields with their types
-//! and bounds are those that the readers ask for (`tests`), and each answer of the integration
-//! tests satisfies its schema with no field beyond it (`tests/it/document.rs`).
+//! Tests hold it to the truth: its paths are those of `app::routes` (`tests`), and each answer of
+//! the integration tests satisfies its schema with no field beyond it (`tests/it/document.rs`).
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -28,15 +26,13 @@ mod described;
 #[cfg(test)]
 mod events;
 #[cfg(test)]
-mod fields;
-#[cfg(test)]
 mod paths;
-#[cfg(test)]
-pub(crate) mod reads;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]
-mod schema;
+pub(crate) mod schema;
+#[cfg(test)]
+pub(crate) mod shapes;
 #[cfg(test)]
 mod tests;
 

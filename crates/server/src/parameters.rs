@@ -1,5 +1,6 @@
 //! The fields about sampling and length that the dialects of OpenAI and llama.cpp share.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use rand::RngExt;
@@ -11,11 +12,11 @@ use trine_engine::{
 use trine_text::{Grammar, ReplyReader, Thoughts};
 
 use crate::error::ApiError;
+use crate::fields::{Fields, Row, Rows, rows, token_id};
 use crate::generate::Ask;
-use crate::json::{Fields, token_id};
 use crate::models::{Lease, LoadedModel};
-use crate::structure::Structure;
-use crate::unsupported::{EVERYWHERE, refuse};
+use crate::structure::{self, Structure};
+use crate::unsupported;
 
 /// Largest count of tokens that a request may name.
 pub(crate) const TOKENS_MAX: usize = i32::MAX as usize;
@@ -28,6 +29,117 @@ pub(crate) const STOPS_MAX: usize = 64;
 pub(crate) const STOP_BYTES_MAX: usize = 4096;
 /// Bits of a seed that nobody chose: as many as survive readers that know only doubles.
 const SEED_BITS: u32 = 53;
+/// Most tokens that penalties look back on.
+const WINDOW_MAX: i64 = 1 << 24;
+
+/// The fields that the dialects of OpenAI and llama.cpp share.
+pub(crate) const PARAMETERS: Rows = Rows::All(&[
+    SAMPLING,
+    LENGTHS,
+    STOPS,
+    TEXTS,
+    PRIORITIES,
+    PROMPT_LOGPROBS,
+    structure::FIELDS,
+    structure::OTHERS,
+    EVERYWHERE,
+    MODALITIES,
+]);
+
+/// The fields of requests for texts in every dialect.
+pub(crate) const EVERYWHERE: Rows = Rows::All(&[Rows::Refused(&unsupported::EVERYWHERE), SALT]);
+
+rows! {
+    /// The fields of sampling. Their ranges are the engine's own (`SamplingParams::check`).
+    SAMPLING {
+        /// Divides the logits; 0 always takes the most likely token. Where this and the other
+        /// fields of sampling are absent, the model's own defaults hold.
+        TEMPERATURE: f32 = "temperature", in 0.0..=TEMPERATURE_MAX as f64;
+        /// Keeps the most likely tokens with this share together.
+        TOP_P: f32 = "top_p", in 0.0..=1.0;
+        /// Keeps tokens with this share of the most likely one's probability.
+        MIN_P: f32 = "min_p", in 0.0..=1.0;
+        /// How many tokens to keep; 0 and -1 keep all.
+        TOP_K: i64 = "top_k", in -1..=TOP_K_MAX as i64;
+        /// llama.cpp's name of `repetition_penalty`.
+        REPEAT_PENALTY: f32 = "repeat_penalty", in REPETITION;
+        /// Makes tokens of prompt and answer less likely; 1 changes nothing.
+        REPETITION_PENALTY: f32 = "repetition_penalty", in REPETITION;
+        /// Subtracted from the logits of tokens that the answer has.
+        PRESENCE_PENALTY: f32 = "presence_penalty", in PENALTIES;
+        /// Subtracted once for each time that the answer has a token.
+        FREQUENCY_PENALTY: f32 = "frequency_penalty", in PENALTIES;
+        /// How many of the last tokens the penalties count, prompt and answer together; -1 is the
+        /// whole context. Where it is absent, they do so with 64 in Ollama's dialect.
+        REPEAT_LAST_N: i64 = "repeat_last_n", in -1..=WINDOW_MAX;
+        /// Where random numbers begin. Absent or -1: by chance. Texts of one request have seeds in
+        /// sequence.
+        SEED: i64 = "seed", in -1..=i64::MAX;
+        /// Added to logits, by token id; llama.cpp's pairs of id and number too. `false` forbids a
+        /// token.
+        LOGIT_BIAS: Value = "logit_bias", as biases();
+    }
+}
+
+// The engine's 0.01 has another value: it is an `f32`.
+const REPETITION: RangeInclusive<f64> = 0.01..=100.0;
+const PENALTIES: RangeInclusive<f64> = *PENALTY.start() as f64..=*PENALTY.end() as f64;
+
+rows! {
+    LENGTHS {
+        /// Most tokens that are written. -1: until the context is full; 0: only the prompt is run.
+        MAX_TOKENS: i64 = "max_tokens", in -1..=TOKENS_MAX as i64;
+        /// The same, as OpenAI calls it. Of several names this one counts, then `max_tokens`.
+        MAX_COMPLETION_TOKENS: i64 = "max_completion_tokens", in -1..=TOKENS_MAX as i64;
+        /// The same, as llama.cpp calls it.
+        N_PREDICT: i64 = "n_predict", in -1..=TOKENS_MAX as i64;
+    }
+    STOPS {
+        /// Texts that end the answer: at most 64, of at most 4096 bytes each.
+        STOP: Value = "stop", as stops();
+    }
+    TEXTS {
+        /// Tokens that end the text.
+        STOP_TOKEN_IDS: [Value] = "stop_token_ids", as stop_ids();
+        /// Goes on where the model would end the text.
+        IGNORE_EOS: bool = "ignore_eos", or false;
+        /// The text does not end before, and no stop text begins before.
+        MIN_TOKENS: usize = "min_tokens", in 0..=TOKENS_MAX, or 0;
+        /// Texts for the prompt.
+        N: usize = "n", in 1..=CHOICES_MAX, or 1;
+        /// Not supported: ask for n texts and choose among them. Accepted where it equals `n`.
+        BEST_OF: usize = "best_of", in 1..=CHOICES_MAX;
+        /// Whether the stop text is part of the answer.
+        INCLUDE_STOP: bool = "include_stop_str_in_output", or false;
+        /// Whether control tokens are left out of the text.
+        SKIP_SPECIAL: bool = "skip_special_tokens", or true;
+    }
+    PRIORITIES {
+        /// Of a client's requests those with lower numbers go first.
+        PRIORITY: i64 = "priority", in i32::MIN as i64..=i32::MAX as i64, or 0;
+    }
+    PROMPT_LOGPROBS {
+        /// Log-probabilities of the prompt's tokens, with this number of alternatives. In whole
+        /// answers only.
+        PROMPT_ALTERNATIVES: usize = "prompt_logprobs", in 0..=LOGPROBS_MAX;
+    }
+    SALT {
+        /// Only requests with the same salt, and the same key where there are several, use what was
+        /// computed of this one's prompt.
+        CACHE_SALT: str = "cache_salt";
+    }
+    MODALITIES {
+        /// Answers are text.
+        MODALITY: [Value] = "modalities", as list(constant("text"));
+    }
+    /// The fields of log-probabilities in the chats of OpenAI and Ollama.
+    CHAT_LOGPROBS {
+        /// Whether log-probabilities are given.
+        LOGPROBS: bool = "logprobs", or false;
+        /// Alternatives beside each token's log-probability. Needs `"logprobs": true`.
+        TOP_LOGPROBS: usize = "top_logprobs", in 0..=LOGPROBS_MAX;
+    }
+}
 
 /// How a request wants its texts written, as far as it says so: nothing of this needs the model.
 #[derive(Debug, Clone, Default)]
@@ -62,8 +174,8 @@ impl ParameterFields {
     /// # Errors
     /// 400 naming a field that no dialect supports, and that would change the answer's meaning.
     pub(crate) fn begin(fields: Fields<'_>) -> Result<Self, ApiError> {
-        refuse(fields, &EVERYWHERE)?;
-        let salt = fields.text("cache_salt")?.filter(|salt| !salt.is_empty());
+        fields.refuse(&unsupported::EVERYWHERE)?;
+        let salt = fields.read(&CACHE_SALT)?.filter(|salt| !salt.is_empty());
         Ok(Self { n: 1, salt: salt.map(str::to_owned), ..Self::default() })
     }
 
@@ -76,32 +188,30 @@ impl ParameterFields {
         let mut read = Self::begin(fields)?;
         refuse_modalities(fields)?;
         read.read_sampling(fields, penalties)?;
-        for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
-            let most = TOKENS_MAX as i64;
-            if let Some(tokens) = fields.integer(name, -1..=most)? {
+        for row in [&MAX_COMPLETION_TOKENS, &MAX_TOKENS, &N_PREDICT] {
+            if let Some(tokens) = fields.read(row)? {
                 read.max_tokens = Some(usize::try_from(tokens).unwrap_or(UNLIMITED));
                 break;
             }
         }
-        read.stops = read_stops(fields, "stop")?;
-        read.stop_ids = fields.ids("stop_token_ids")?.unwrap_or_default();
+        read.stops = read_stops(fields, &STOP)?;
+        read.stop_ids = fields.ids(&STOP_TOKEN_IDS)?.unwrap_or_default();
         if read.stop_ids.len() > STOPS_MAX {
             return Err(ApiError::field("stop_token_ids", format!("use at most {STOPS_MAX} ids")));
         }
-        read.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
-        read.min_tokens = fields.count("min_tokens", 0, TOKENS_MAX)?.unwrap_or(0);
+        read.ignore_eos = fields.read_or(&IGNORE_EOS)?;
+        read.min_tokens = fields.read_or(&MIN_TOKENS)?;
         check_least(read.min_tokens, read.max_tokens)?;
-        read.n = fields.count("n", 1, CHOICES_MAX)?.unwrap_or(1);
-        if let Some(best_of) = fields.count("best_of", 1, CHOICES_MAX)?
+        read.n = fields.read_or(&N)?;
+        if let Some(best_of) = fields.read(&BEST_OF)?
             && best_of != read.n
         {
             return Err(ApiError::unsupported("best_of", "ask for n texts and choose among them"));
         }
-        read.include_stop = fields.boolean("include_stop_str_in_output")?.unwrap_or(false);
-        read.keeps_special = !fields.boolean("skip_special_tokens")?.unwrap_or(true);
-        let range = i64::from(i32::MIN)..=i64::from(i32::MAX);
-        read.priority = fields.integer("priority", range)?.unwrap_or(0) as i32;
-        read.prompt_logprobs = fields.count("prompt_logprobs", 0, LOGPROBS_MAX)?;
+        read.include_stop = fields.read_or(&INCLUDE_STOP)?;
+        read.keeps_special = !fields.read_or(&SKIP_SPECIAL)?;
+        read.priority = fields.read_or(&PRIORITY)? as i32;
+        read.prompt_logprobs = fields.read(&PROMPT_ALTERNATIVES)?;
         read.structure = Structure::read(fields)?;
         Ok(read)
     }
@@ -167,30 +277,28 @@ struct SamplingFields {
 }
 
 impl SamplingFields {
-    /// Reads the numbers of sampling. Their ranges are the engine's own (`SamplingParams::check`).
+    /// Reads the numbers of sampling.
     fn read(fields: Fields<'_>, penalties: Penalties) -> Result<Self, ApiError> {
-        let penalty = f64::from(*PENALTY.start())..=f64::from(*PENALTY.end());
-        // The engine's 0.01 has another value: it is an `f32`.
-        let repetition = 0.01..=100.0;
-        let ollamas = fields.number("repeat_penalty", repetition.clone())?;
-        let top_k = fields.integer("top_k", -1..=TOP_K_MAX as i64)?;
-        let window = fields.integer("repeat_last_n", -1..=(1 << 24))?;
-        let seed = fields.integer("seed", -1..=i64::MAX)?;
-        let bias = fields.get("logit_bias").map(read_bias).transpose()?;
+        let ollamas = fields.read(&REPEAT_PENALTY)?;
+        let top_k = fields.read(&TOP_K)?;
+        let window = fields.read(&REPEAT_LAST_N)?;
+        let seed = fields.read(&SEED)?;
+        let bias = fields.read(&LOGIT_BIAS)?.map(read_bias).transpose()?;
         Ok(Self {
             changes: SamplingChanges {
-                temperature: fields.number("temperature", 0.0..=f64::from(TEMPERATURE_MAX))?,
-                top_p: fields.number("top_p", 0.0..=1.0)?,
-                min_p: fields.number("min_p", 0.0..=1.0)?,
-                repetition_penalty: fields.number("repetition_penalty", repetition)?.or(ollamas),
-                presence_penalty: fields.number("presence_penalty", penalty.clone())?,
-                frequency_penalty: fields.number("frequency_penalty", penalty)?,
+                temperature: fields.read(&TEMPERATURE)?,
+                top_p: fields.read(&TOP_P)?,
+                min_p: fields.read(&MIN_P)?,
+                repetition_penalty: fields.read(&REPETITION_PENALTY)?.or(ollamas),
+                presence_penalty: fields.read(&PRESENCE_PENALTY)?,
+                frequency_penalty: fields.read(&FREQUENCY_PENALTY)?,
                 // -1 is vLLM's spelling of "all".
                 top_k: top_k.map(|top_k| top_k.max(0) as usize),
                 seed: seed.and_then(|seed| u64::try_from(seed).ok()),
             },
             // -1 is llama.cpp's spelling of "the whole context".
-            penalty_window: window.map(|window| usize::try_from(window).unwrap_or(1 << 24)),
+            penalty_window: window
+                .map(|window| usize::try_from(window).unwrap_or(WINDOW_MAX as usize)),
             // A client that names a window means the penalties of programs that have one.
             penalises_answer: penalties == Penalties::OfAnswer && window.is_none(),
             logit_bias: bias.unwrap_or_default(),
@@ -342,9 +450,13 @@ fn read_bias(value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
 }
 
 /// Reads a text or a list of texts. Empty ones never match and are left out.
-pub(crate) fn read_stops(fields: Fields<'_>, name: &str) -> Result<Option<Vec<String>>, ApiError> {
+pub(crate) fn read_stops(
+    fields: Fields<'_>,
+    row: &Row<Value>,
+) -> Result<Option<Vec<String>>, ApiError> {
+    let name = row.name;
     let wrong = |what: String| ApiError::field(fields.path(name), what);
-    let given: Vec<String> = match fields.get(name) {
+    let given: Vec<String> = match fields.get(row) {
         None => return Ok(None),
         Some(Value::String(text)) => vec![text.clone()],
         Some(Value::Array(items)) => {
@@ -364,8 +476,8 @@ pub(crate) fn read_stops(fields: Fields<'_>, name: &str) -> Result<Option<Vec<St
 
 /// Reads how many alternatives `logprobs` and `top_logprobs` of the chat dialect ask for.
 pub(crate) fn read_chat_logprobs(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
-    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
-    let top = fields.count("top_logprobs", 0, LOGPROBS_MAX)?;
+    let wanted = fields.read_or(&LOGPROBS)?;
+    let top = fields.read(&TOP_LOGPROBS)?;
     match (wanted, top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
@@ -376,7 +488,7 @@ pub(crate) fn read_chat_logprobs(fields: Fields<'_>) -> Result<Option<usize>, Ap
 }
 
 fn refuse_modalities(fields: Fields<'_>) -> Result<(), ApiError> {
-    let modalities = fields.list("modalities")?.unwrap_or_default();
+    let modalities = fields.read(&MODALITY)?.unwrap_or_default();
     if modalities.iter().any(|kind| kind != "text") {
         return Err(ApiError::unsupported("modalities", "answers are text"));
     }

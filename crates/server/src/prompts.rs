@@ -6,7 +6,7 @@ use trine_engine::SOFT;
 use trine_text::{Content, Message, Part, PictureForm, PicturePrompt, Specials};
 
 use crate::error::ApiError;
-use crate::json::{Fields, token_id};
+use crate::fields::{Fields, Row, token_id};
 use crate::models::Lease;
 
 /// A prompt of a request.
@@ -37,9 +37,10 @@ pub(crate) enum Piece {
 /// 400 naming the field.
 pub(crate) fn read_prompts(
     fields: Fields<'_>,
-    param: &str,
+    row: &Row<Value>,
     most: usize,
 ) -> Result<Vec<Prompt>, ApiError> {
+    let param = row.name;
     let expected =
         "use a text, a list of texts, a list of token ids and texts, or a list of such lists";
     let wrong = |what: &str| ApiError::field(param, format!("{what}; {expected}"));
@@ -52,7 +53,7 @@ pub(crate) fn read_prompts(
         }),
         _ => Err(wrong(&format!("{place} is neither a text nor a list"))),
     };
-    let value = fields.get(param).ok_or_else(|| wrong(&format!("{param} is missing")))?;
+    let value = fields.get(row).ok_or_else(|| wrong(&format!("{param} is missing")))?;
     match value {
         Value::Array(items)
             if !items.iter().any(Value::is_number)

@@ -12,21 +12,25 @@ use serde_json::{Map, Value, json};
 use trine_text::{ReplyPart, ToolCall};
 
 use crate::app::App;
+use crate::body::MODEL;
+use crate::calling::{self, PARALLEL_CALLS, TOOL_CHOICE};
 use crate::clock::unix_seconds;
 use crate::conversation::Conversation;
 use crate::error::{ApiError, Dialect};
-use crate::flow::{self, Talking};
+use crate::fields::{AnyRow, FieldTable, Fields, Harmless, Rows, Unsupported, rows};
+use crate::flow::{self, STREAM, STREAMS, Talking};
 use crate::generate::{Ended, Piece, Reason, Whole};
 use crate::guard::random_id;
-use crate::json::Fields;
 use crate::models::Lease;
 use crate::open::{Sees, open};
-use crate::openai;
-use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX};
+use crate::openai::{self, STORE};
+use crate::parameters::{
+    EVERYWHERE, ParameterFields, Penalties, SAMPLING, TEMPERATURE, TOKENS_MAX, TOP_P,
+};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
-use crate::structure::Structure;
-use crate::unsupported::{Harmless, Unsupported, refuse};
+use crate::structure::{self, Structure};
+use crate::thinking::{self, REASONING};
 use input::Spaces;
 
 /// Fields of the API that need state or other things that this server does not have.
@@ -45,6 +49,50 @@ pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
     ("background", Harmless::Off, "use \"stream\": true"),
     ("top_logprobs", Harmless::At(&[0.0]), "use /v1/chat/completions"),
 ];
+
+/// The fields of a request.
+pub(crate) const RESPONSE: FieldTable = &[
+    input::INPUT,
+    MODEL,
+    STREAM,
+    SAMPLING,
+    CONVERSATION,
+    LENGTH,
+    structure::RESPONSE_TEXT,
+    TRUNCATION,
+    STORE,
+    structure::OTHERS,
+    Rows::Refused(&UNSUPPORTED),
+    EVERYWHERE,
+    INCLUDE,
+];
+
+/// The fields of a request that counts tokens.
+pub(crate) const COUNT: FieldTable = &[input::INPUT, MODEL, CONVERSATION];
+
+/// The fields of the conversation, without its input.
+const CONVERSATION: Rows =
+    Rows::All(&[input::INSTRUCTIONS, input::TOOLS, calling::CHOOSING, thinking::OF_RESPONSES]);
+
+rows! {
+    LENGTH {
+        /// Absent: until the context is full.
+        MAX_OUTPUT_TOKENS: usize = "max_output_tokens", in 1..=TOKENS_MAX;
+    }
+    TRUNCATION {
+        /// Conversations are never cut.
+        TRUNCATES: str = "truncation", as default(constant("disabled"), "disabled");
+        /// Repeated in the answer.
+        METADATA: Value = "metadata";
+        /// Repeated in the answer.
+        USER: Value = "user";
+    }
+    INCLUDE {
+        /// Log-probabilities are not among it; what else it names no answer has.
+        INCLUDES: [Value] = "include", as list(text());
+    }
+}
+
 /// What `include` may not ask for; its other values are about things that no answer has.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
@@ -53,7 +101,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    flow::answer(&app, request, read).await
+    flow::answer(&app, request, RESPONSE, read).await
 }
 
 /// Counts the tokens of a conversation.
@@ -64,7 +112,7 @@ pub(crate) async fn input_tokens(
     let count = |(conversation, _): (Conversation, Spaces), lease: &Arc<Lease>| {
         Ok(conversation.token_ids(lease)?.len())
     };
-    let (count, _) = open(&app, request, Sees::Sizes, conversation, count).await?;
+    let (count, _) = open(&app, request, Sees::Sizes, COUNT, conversation, count).await?;
     Ok(json_response(&openai::input_tokens(count)))
 }
 
@@ -75,17 +123,17 @@ fn conversation(fields: Fields<'_>) -> Result<(Conversation, Spaces), ApiError> 
 }
 
 fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
-    let streams = fields.boolean("stream")?.unwrap_or(false);
-    refuse(fields, &UNSUPPORTED)?;
-    if fields.list("include")?.is_some_and(|wanted| wanted.iter().any(|item| item == LOGPROBS)) {
+    let streams = fields.read_or(&STREAMS)?;
+    fields.refuse(&UNSUPPORTED)?;
+    if fields.read(&INCLUDES)?.is_some_and(|wanted| wanted.iter().any(|item| item == LOGPROBS)) {
         return Err(ApiError::unsupported("include", "use /v1/chat/completions for logprobs"));
     }
-    if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
+    if fields.read(&TRUNCATES)?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation", "conversations are never cut"));
     }
     let mut parameters = ParameterFields::begin(fields)?;
     parameters.read_sampling(fields, Penalties::OfAnswer)?;
-    parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
+    parameters.max_tokens = fields.read(&MAX_OUTPUT_TOKENS)?;
     parameters.structure = Structure::of_response(fields, input::updated_format(fields))?;
     openai::check_store(fields);
     let (conversation, spaces) = conversation(fields)?;
@@ -106,19 +154,21 @@ fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
 
 /// Returns the fields of the request that a response repeats.
 fn echoed(fields: Fields<'_>) -> Map<String, Value> {
-    let names = ["instructions", "max_output_tokens", "metadata", "temperature", "top_p"];
-    let value = |name: &str| fields.get(name).cloned().unwrap_or_default();
+    let always: [&dyn AnyRow; 5] =
+        [&input::INSTRUCTION, &MAX_OUTPUT_TOKENS, &METADATA, &TEMPERATURE, &TOP_P];
+    let value = |row: &dyn AnyRow| fields.get(row).cloned().unwrap_or_default();
     let mut echoed: Map<String, Value> =
-        names.iter().map(|name| ((*name).to_owned(), value(name))).collect();
-    for name in ["tools", "tool_choice", "parallel_tool_calls", "user"] {
-        if let Some(value) = fields.get(name) {
-            echoed.insert(name.to_owned(), value.clone());
+        always.iter().map(|row| (row.name().to_owned(), value(*row))).collect();
+    let given: [&dyn AnyRow; 4] = [&input::TOOL_LIST, &TOOL_CHOICE, &PARALLEL_CALLS.row, &USER];
+    for row in given {
+        if let Some(value) = fields.get(row) {
+            echoed.insert(row.name().to_owned(), value.clone());
         }
     }
-    if let Some(text) = fields.get("text").filter(|text| text["format"].is_object()) {
+    if let Some(text) = fields.get(&structure::TEXT).filter(|text| text["format"].is_object()) {
         echoed.insert("text".to_owned(), text.clone());
     }
-    if let Some(own) = fields.get("reasoning") {
+    if let Some(own) = fields.get(&REASONING) {
         let word = |name: &str| own[name].as_str();
         let reasoning = json!({"effort": word("effort"), "summary": word("summary")});
         echoed.insert("reasoning".to_owned(), reasoning);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use trine_text::{Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Tokenizer};
 
 use crate::error::{ApiError, Code};
-use crate::json::Fields;
+use crate::fields::{Fields, Harmless, Row, Rows, Unsupported, Within, rows};
 use crate::models::LoadedModel;
 
 /// Most compiled grammars that a model keeps, and the memory for them in bytes.
@@ -18,6 +18,88 @@ const GRAMMAR_BYTES_MAX: usize = 64 << 20;
 pub fn grammar_cache(tokenizer: &Arc<Tokenizer>) -> GrammarCache {
     GrammarCache::new(GrammarCompiler::new(Arc::clone(tokenizer)), GRAMMARS_MAX, GRAMMAR_BYTES_MAX)
 }
+
+rows! {
+    FIELDS {
+        /// At most one of the fields that say what the text looks like is taken.
+        RESPONSE_FORMAT: Map<String, Value> = "response_format", as schema("ResponseFormat");
+    }
+    /// The fields of a format of OpenAI.
+    FORMAT {
+        TYPE! str = "type", as choice(["text", "json_object", "json_schema"]);
+        /// The schema, beside the type.
+        SCHEMA: Value = "schema", as json_schema();
+        /// The schema, as chats of OpenAI have it.
+        NAMED_SCHEMA: Map<String, Value> = "json_schema", as body(&[NAMED]);
+    }
+    /// The fields of a schema with a name.
+    NAMED {
+        OF_NAME! Value = "schema", as json_schema();
+    }
+    /// The fields of llama.cpp, vLLM and SGLang, which every dialect accepts.
+    OTHERS {
+        /// llama.cpp's: a JSON schema.
+        JSON_SCHEMA: Value = "json_schema", as json_schema();
+        /// llama.cpp's: GBNF; with the first line `%llguidance` Lark.
+        GRAMMAR: str = "grammar";
+        /// vLLM's: a JSON schema, or a text that holds one.
+        GUIDED_JSON: Value = "guided_json", as json_schema();
+        /// vLLM's: a regular expression.
+        GUIDED_REGEX: str = "guided_regex";
+        /// SGLang's: the same.
+        REGEX: str = "regex";
+        /// The text is one of these.
+        GUIDED_CHOICE: [Value] = "guided_choice", as list(text());
+        /// GBNF if it has `::=`, otherwise Lark.
+        GUIDED_GRAMMAR: str = "guided_grammar";
+        /// GBNF if it has `::=`, otherwise Lark.
+        EBNF: str = "ebnf";
+        STRUCTURED_OUTPUTS: Within = "structured_outputs",
+            of &[OUTPUT, Rows::Refused(&OUTPUT_UNSUPPORTED)];
+    }
+    OUTPUT {
+        OUTPUT_JSON: Value = "json", as json_schema();
+        OUTPUT_REGEX: str = "regex";
+        /// The text is one of these.
+        OUTPUT_CHOICE: [Value] = "choice", as list(text());
+        /// GBNF if it has `::=`, otherwise Lark.
+        OUTPUT_GRAMMAR: str = "grammar";
+        /// The text is a JSON object.
+        OUTPUT_OBJECT: bool = "json_object";
+    }
+    /// The field of the Responses API.
+    RESPONSE_TEXT {
+        /// What the text looks like.
+        TEXT: Within = "text", of &[TEXT_FORMAT];
+    }
+    TEXT_FORMAT {
+        TEXT_OWN: Map<String, Value> = "format", as schema("ResponseFormat");
+    }
+    /// The field of Anthropic's messages.
+    CONFIG {
+        /// What the text looks like.
+        OUTPUT_CONFIG: Within = "output_config", of &[TEXT_FORMAT, EFFORT];
+    }
+    BETA_FORMAT {
+        /// The same, as it was called in a beta.
+        OUTPUT_FORMAT: Map<String, Value> = "output_format", as schema("ResponseFormat");
+    }
+    EFFORT {
+        /// Checked, and changes nothing.
+        OUTPUT_EFFORT: str = "effort", as efforts();
+    }
+    /// The field of Ollama's requests.
+    OLLAMA {
+        /// What the text looks like: JSON, or what a JSON schema says.
+        OLLAMA_FORMAT: Value = "format",
+            as one_of(vec![json!({"enum": ["", "json"]}), free_object()]);
+    }
+}
+
+const OUTPUT_UNSUPPORTED: [Unsupported; 2] = [
+    ("structural_tag", Harmless::Absent, "use json, regex, choice or grammar"),
+    ("whitespace_pattern", Harmless::Absent, "use json, regex, choice or grammar"),
+];
 
 /// The form that a text must have, and the field that demands it.
 #[derive(Debug, Clone)]
@@ -44,8 +126,7 @@ impl Structure {
         fields: Fields<'_>,
         updated: Option<(String, &Map<String, Value>)>,
     ) -> Result<Option<Self>, ApiError> {
-        let text = fields.object("text")?.map(|text| Fields::within(text, "text."));
-        let own = text.map(|text| text.object("format")).transpose()?.flatten();
+        let own = fields.read(&TEXT)?.map(|text| text.read(&TEXT_OWN)).transpose()?.flatten();
         let own = own.map(|format| ("text.format".to_owned(), format));
         let format = match updated.or(own) {
             None => None,
@@ -64,13 +145,11 @@ impl Structure {
             None => Ok(None),
             Some(format) => read_format(path, format),
         };
-        let config = match fields.object("output_config")? {
-            None => None,
-            Some(config) => Fields::within(config, "output_config.").object("format")?,
-        };
+        let config = fields.read(&OUTPUT_CONFIG)?;
+        let config = config.map(|config| config.read(&TEXT_OWN)).transpose()?.flatten();
         let formats = [
             read("output_config.format", config)?,
-            read("output_format", fields.object("output_format")?)?,
+            read("output_format", fields.read(&OUTPUT_FORMAT)?)?,
         ];
         only_one(formats.into_iter().chain(of_others(fields)?))
     }
@@ -81,7 +160,7 @@ impl Structure {
     /// # Errors
     /// 400 for another value, naming the field, or naming the second of two fields.
     pub(crate) fn of_ollama(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
-        let source = match fields.get("format") {
+        let source = match fields.get(&OLLAMA_FORMAT) {
             None => None,
             Some(Value::String(text)) if text.is_empty() => None,
             Some(Value::String(text)) if text == "json" => Some(GrammarSource::JsonObject),
@@ -127,14 +206,14 @@ pub(crate) fn refused(error: &GrammarError, param: &str) -> ApiError {
 /// Reads the fields of llama.cpp, vLLM and SGLang, which every dialect accepts.
 fn of_others(fields: Fields<'_>) -> Result<[Option<Structure>; 9], ApiError> {
     Ok([
-        json_schema(fields, "json_schema"),
-        gbnf(fields)?,
-        json_schema(fields, "guided_json"),
-        text(fields, "guided_regex", GrammarSource::Regex)?,
-        text(fields, "regex", GrammarSource::Regex)?,
-        choice(fields, "guided_choice")?,
-        text(fields, "guided_grammar", gbnf_or_lark)?,
-        text(fields, "ebnf", gbnf_or_lark)?,
+        json_schema(fields, &JSON_SCHEMA),
+        text(fields, &GRAMMAR, gbnf)?,
+        json_schema(fields, &GUIDED_JSON),
+        text(fields, &GUIDED_REGEX, GrammarSource::Regex)?,
+        text(fields, &REGEX, GrammarSource::Regex)?,
+        choice(fields, &GUIDED_CHOICE)?,
+        text(fields, &GUIDED_GRAMMAR, gbnf_or_lark)?,
+        text(fields, &EBNF, gbnf_or_lark)?,
         structured_outputs(fields)?,
     ])
 }
@@ -157,7 +236,7 @@ fn only_one(
 }
 
 fn response_format(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
-    match fields.object("response_format")? {
+    match fields.read(&RESPONSE_FORMAT)? {
         None => Ok(None),
         Some(format) => read_format("response_format", format),
     }
@@ -167,26 +246,26 @@ fn response_format(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
 /// llama.cpp has it beside the type of `json_object` too.
 fn read_format(path: &str, format: &Map<String, Value>) -> Result<Option<Structure>, ApiError> {
     let prefix = format!("{path}.");
-    let fields = Fields::within(format, &prefix);
+    let fields = Fields::within(format, &prefix, &[FORMAT]);
     let schema = |schema: &Value, param: String| {
         Some(Structure { source: GrammarSource::JsonSchema(schema.to_string()), param })
     };
-    match fields.text("type")? {
+    match fields.read(&TYPE)? {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(match fields.get("schema") {
+        Some("json_object") => Ok(match fields.get(&SCHEMA) {
             Some(value) => schema(value, fields.path("schema")),
             None => Some(Structure { source: GrammarSource::JsonObject, param: path.to_owned() }),
         }),
         Some("json_schema") => {
-            if let Some(value) = fields.get("schema") {
+            if let Some(value) = fields.get(&SCHEMA) {
                 return Ok(schema(value, fields.path("schema")));
             }
-            let Some(named) = fields.object("json_schema")? else {
+            let Some(named) = fields.read(&NAMED_SCHEMA)? else {
                 return Err(fields.wrong("json_schema", "an object with a schema"));
             };
             let prefix = format!("{path}.json_schema.");
-            let named = Fields::within(named, &prefix);
-            let value = named.get("schema");
+            let named = Fields::within(named, &prefix, &[NAMED]);
+            let value = named.get(&OF_NAME);
             let value = value.ok_or_else(|| named.wrong("schema", "a JSON schema"))?;
             Ok(schema(value, named.path("schema")))
         }
@@ -195,24 +274,20 @@ fn read_format(path: &str, format: &Map<String, Value>) -> Result<Option<Structu
 }
 
 /// Reads a schema, as JSON or as a text that holds it.
-fn json_schema(fields: Fields<'_>, name: &str) -> Option<Structure> {
-    let text = match fields.get(name)? {
+fn json_schema(fields: Fields<'_>, row: &Row<Value>) -> Option<Structure> {
+    let text = match fields.get(row)? {
         Value::String(text) if text.is_empty() => return None,
         Value::String(text) => text.clone(),
         schema => schema.to_string(),
     };
-    Some(Structure { source: GrammarSource::JsonSchema(text), param: fields.path(name) })
+    Some(Structure { source: GrammarSource::JsonSchema(text), param: fields.path(row.name) })
 }
 
-/// Reads llama.cpp's `grammar`, which is GBNF unless its first line is `%llguidance`.
-fn gbnf(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
-    text(fields, "grammar", |text| {
-        if text.starts_with("%llguidance") {
-            GrammarSource::Lark(text)
-        } else {
-            GrammarSource::Gbnf(text)
-        }
-    })
+/// Distinguishes the languages of llama.cpp's `grammar`, which is GBNF unless its first line is
+/// `%llguidance`.
+fn gbnf(text: String) -> GrammarSource {
+    let is_lark = text.starts_with("%llguidance");
+    if is_lark { GrammarSource::Lark(text) } else { GrammarSource::Gbnf(text) }
 }
 
 /// Distinguishes GBNF from Lark: vLLM takes both in one field. Only rules of GBNF have this sign.
@@ -222,15 +297,17 @@ fn gbnf_or_lark(text: String) -> GrammarSource {
 
 fn text(
     fields: Fields<'_>,
-    name: &str,
+    row: &Row<str>,
     source: fn(String) -> GrammarSource,
 ) -> Result<Option<Structure>, ApiError> {
-    let text = fields.text(name)?.filter(|text| !text.is_empty());
-    Ok(text.map(|text| Structure { source: source(text.to_owned()), param: fields.path(name) }))
+    let text = fields.read(row)?.filter(|text| !text.is_empty());
+    let param = fields.path(row.name);
+    Ok(text.map(|text| Structure { source: source(text.to_owned()), param }))
 }
 
-fn choice(fields: Fields<'_>, name: &str) -> Result<Option<Structure>, ApiError> {
-    let Some(items) = fields.list(name)? else { return Ok(None) };
+fn choice(fields: Fields<'_>, row: &Row<[Value]>) -> Result<Option<Structure>, ApiError> {
+    let Some(items) = fields.read(row)? else { return Ok(None) };
+    let name = row.name;
     if items.is_empty() {
         return Err(fields.wrong(name, "a list of one text or more"));
     }
@@ -241,32 +318,23 @@ fn choice(fields: Fields<'_>, name: &str) -> Result<Option<Structure>, ApiError>
 }
 
 fn structured_outputs(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
-    let Some(map) = fields.object("structured_outputs")? else { return Ok(None) };
-    let fields = Fields::within(map, "structured_outputs.");
-    for name in ["structural_tag", "whitespace_pattern"] {
-        if fields.get(name).is_some() {
-            return Err(ApiError::unsupported(
-                fields.path(name),
-                "use json, regex, choice or grammar",
-            ));
-        }
-    }
-    let object = fields.boolean("json_object")?.unwrap_or(false);
-    let object = object.then(|| Structure {
+    let Some(fields) = fields.read(&STRUCTURED_OUTPUTS)? else { return Ok(None) };
+    fields.refuse(&OUTPUT_UNSUPPORTED)?;
+    let object = fields.read(&OUTPUT_OBJECT)?.filter(|wanted| *wanted);
+    let object = object.map(|_| Structure {
         source: GrammarSource::JsonObject,
-        param: fields.path("json_object"),
+        param: fields.path(OUTPUT_OBJECT.name),
     });
     let found = only_one([
-        json_schema(fields, "json"),
-        text(fields, "regex", GrammarSource::Regex)?,
-        choice(fields, "choice")?,
-        text(fields, "grammar", gbnf_or_lark)?,
+        json_schema(fields, &OUTPUT_JSON),
+        text(fields, &OUTPUT_REGEX, GrammarSource::Regex)?,
+        choice(fields, &OUTPUT_CHOICE)?,
+        text(fields, &OUTPUT_GRAMMAR, gbnf_or_lark)?,
         object,
     ])?;
-    let named = ["json", "regex", "choice", "grammar"];
-    match named.into_iter().find(|name| fields.get(name).is_some()) {
+    match fields.among(&["json", "regex", "choice", "grammar"]).next() {
         // A client that sends the object wants the text to have some form.
-        Some(name) if found.is_none() => {
+        Some((name, _)) if found.is_none() => {
             Err(fields.wrong(name, "a text or a list that is not empty"))
         }
         _ => Ok(found),

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use trine_engine::SOFT;
 use trine_text::{Encoder, PictureForm, StreamDecoder, Tokenizer};
 
 use crate::app::App;
-use crate::conversation::Conversation;
+use crate::body::MODEL;
+use crate::calling::CALLING;
+use crate::conversation::{CONVERSATION, Conversation, RENDERING};
 use crate::error::ApiError;
-use crate::json::Fields;
+use crate::fields::{FieldTable, Fields, rows};
 use crate::models::Lease;
 use crate::open::{Sees, open};
 use crate::pictures::{Pictured, Sent};
@@ -28,6 +30,41 @@ pub(crate) const IDS_MAX: usize = 1 << 20;
 
 /// Ids of which the answer is made at once.
 const IDS_BATCH: usize = 1 << 12;
+
+/// The fields of `/tokenize`.
+pub(crate) const TOKENIZE: FieldTable = &[MODEL, TEXTS, MESSAGES, CALLING, RENDERING];
+
+rows! {
+    TEXTS {
+        /// llama.cpp's: the text.
+        CONTENT: str = "content";
+        /// vLLM's: the text.
+        PROMPT: str = "prompt";
+        /// Whether each token comes with its text.
+        WITH_PIECES: bool = "with_pieces", or false;
+        /// Of `content`: whether it begins with `<bos>`.
+        ADD_SPECIAL: bool = "add_special", or false;
+        /// Of `content`: whether control tokens in it are ones.
+        PARSE_SPECIAL: bool = "parse_special", or true;
+        /// Of `prompt`: whether it begins with `<bos>`.
+        ADD_SPECIAL_TOKENS: bool = "add_special_tokens", or true;
+        /// vLLM's: whether `token_strs` is answered.
+        RETURN_NAMES: bool = "return_token_strs", or false;
+    }
+    MESSAGES {
+        /// vLLM's: a conversation, which goes before the texts.
+        ITEMS: [Value] = "messages", as list_of(schema("Message"), 1, MESSAGES_MAX);
+    }
+}
+
+/// The fields of `/detokenize`.
+pub(crate) const DETOKENIZE: FieldTable = &[IDS, MODEL];
+
+rows! {
+    IDS {
+        TOKENS! [Value] = "tokens", as token_ids();
+    }
+}
 
 /// The input of `/tokenize`.
 enum Given {
@@ -62,31 +99,30 @@ pub(crate) async fn tokenize(
     let answers = Arc::clone(&app);
     let begin = move |asked, lease: &Arc<Lease>| tokens(&answers, asked, lease);
     let ((tokens, weight, room), lease) =
-        open(&app, request, Sees::Sizes, read_tokenize, begin).await?;
+        open(&app, request, Sees::Sizes, TOKENIZE, read_tokenize, begin).await?;
     written(&app, (lease.visitor.client, weight), tokens, room).await
 }
 
 fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
-    let text = |text: &str, adds_bos: Option<bool>, parses: bool| Given::Text {
+    let text = |text: &str, adds_bos: bool, parses: bool| Given::Text {
         text: text.to_owned(),
-        adds_bos: adds_bos.unwrap_or(false),
+        adds_bos,
         parses,
     };
-    let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
-    let is_vllm = fields.get("messages").is_some() || fields.get("prompt").is_some();
-    let given = if fields.get("messages").is_some() {
+    let with_pieces = fields.read_or(&WITH_PIECES)?;
+    let is_vllm = fields.get(&ITEMS).is_some() || fields.get(&PROMPT).is_some();
+    let given = if fields.get(&ITEMS).is_some() {
         Given::Conversation(Box::new(Conversation::read(fields)?))
-    } else if let Some(prompt) = fields.text("prompt")? {
-        let adds = fields.boolean("add_special_tokens")?.unwrap_or(true);
-        text(prompt, Some(adds), true)
+    } else if let Some(prompt) = fields.read(&PROMPT)? {
+        text(prompt, fields.read_or(&ADD_SPECIAL_TOKENS)?, true)
     } else {
-        let content = fields.text("content")?.ok_or_else(|| {
+        let content = fields.read(&CONTENT)?.ok_or_else(|| {
             ApiError::field("content", "give a text as content or prompt, or messages")
         })?;
-        let parses = fields.boolean("parse_special")?.unwrap_or(true);
-        text(content, fields.boolean("add_special")?, parses)
+        let parses = fields.read_or(&PARSE_SPECIAL)?;
+        text(content, fields.read_or(&ADD_SPECIAL)?, parses)
     };
-    let with_names = is_vllm && fields.boolean("return_token_strs")?.unwrap_or(false);
+    let with_names = is_vllm && fields.read_or(&RETURN_NAMES)?;
     Ok((given, Form { with_pieces, is_vllm, with_names }))
 }
 
@@ -242,7 +278,7 @@ pub(crate) async fn detokenize(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let read = |fields: Fields<'_>| {
-        let ids = fields.ids("tokens")?;
+        let ids = fields.ids(&TOKENS)?;
         let ids =
             ids.ok_or_else(|| ApiError::field("tokens", "tokens is missing; give token ids"))?;
         if ids.len() > IDS_MAX {
@@ -260,7 +296,8 @@ pub(crate) async fn detokenize(
         let decoder = StreamDecoder::new(Arc::clone(&lease.tokenizer), false);
         Ok((Text { ids, place: 0, is_second: false, decoder }, Weight::of(held), room))
     };
-    let ((text, weight, room), lease) = open(&app, request, Sees::Sizes, read, begin).await?;
+    let ((text, weight, room), lease) =
+        open(&app, request, Sees::Sizes, DETOKENIZE, read, begin).await?;
     written(&app, (lease.visitor.client, weight), text, room).await
 }
 
@@ -307,7 +344,8 @@ pub(crate) async fn apply_template(
         let text = conversation.text(lease)?;
         Ok(json_response(&json!({"prompt": Tokenizer::unguard(&text)})))
     };
-    Ok(open(&app, request, Sees::Places, Conversation::read, render).await?.0)
+    let read = Conversation::read;
+    Ok(open(&app, request, Sees::Places, CONVERSATION, read, render).await?.0)
 }
 
 /// Returns an entry of `tokens` with the token's text, or with its bytes if they are not text.

@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 use trine_text::{ChatTemplate, ReplyFormat, Thoughts};
 
 use crate::error::ApiError;
-use crate::json::Fields;
+use crate::fields::{Fields, Harmless, Row, Rows, Unsupported, Within, rows};
 use crate::parameters::TOKENS_MAX;
-use crate::unsupported::{Harmless, Unsupported, refuse};
+use crate::structure::{OUTPUT_CONFIG, OUTPUT_EFFORT};
 
 /// The variable of templates that turns thinking on.
 const VARIABLE: &str = "enable_thinking";
@@ -32,13 +32,81 @@ pub(crate) fn unread(variables: &Map<String, Value>, template: &ChatTemplate) ->
 pub(crate) const EFFORTS: [&str; 9] =
     ["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra", "default"];
 
-/// The fields with the most tokens of thoughts, as vLLM, llama.cpp and Qwen call them. -1 is no
-/// limit. Every dialect takes them.
-pub(crate) const BUDGETS: [&str; 3] =
-    ["thinking_token_budget", "thinking_budget_tokens", "thinking_budget"];
+rows! {
+    /// The fields with the most tokens of thoughts, as vLLM, llama.cpp and Qwen call them. Every
+    /// dialect takes them.
+    BUDGETS {
+        /// Most tokens of thoughts, -1 for any number. By itself it lets a model think that can.
+        TOKEN_BUDGET: i64 = "thinking_token_budget", in -1..=TOKENS_MAX as i64;
+        /// The same.
+        BUDGET_TOKENS: i64 = "thinking_budget_tokens", in -1..=TOKENS_MAX as i64;
+        /// The same.
+        BUDGET: i64 = "thinking_budget", in -1..=TOKENS_MAX as i64;
+    }
+    /// The fields of OpenAI's chats, which templates read too.
+    CHATS {
+        /// Variables for the model's template.
+        VARIABLES: Map<String, Value> = "chat_template_kwargs";
+        /// A variable for the model's template; a model that can think does, unless it is none.
+        REASONING_EFFORT: str = "reasoning_effort", as efforts();
+        /// Whether the model thinks before it answers, if it can.
+        ENABLE_THINKING: bool = "enable_thinking";
+    }
+    /// The fields of Anthropic's messages.
+    MESSAGES {
+        /// Whether the model thinks before it answers, if it can.
+        MESSAGE_THINKING: Within = "thinking", of &[MESSAGE_FIELDS];
+    }
+    MESSAGE_FIELDS {
+        TYPE! str = "type", as choice(["adaptive", "enabled", "between_tools", "disabled"]);
+        /// Most tokens of thoughts.
+        TYPE_BUDGET: usize = "budget_tokens", in 0..=TOKENS_MAX;
+    }
+    /// The field of the Responses API.
+    RESPONSES {
+        /// Whether the model thinks before it answers, if it can: not with the effort none.
+        REASONING: Within = "reasoning", of &[RESPONSE_EFFORT];
+    }
+    RESPONSE_EFFORT {
+        REASONING_OF: str = "effort", as efforts();
+    }
+    /// The field of Ollama's requests.
+    OLLAMA {
+        /// Whether the model thinks before it answers. Other values than false and none are refused
+        /// for models that cannot.
+        THINK: Value = "think", as one_of(vec![boolean(), efforts()]);
+    }
+}
+
+/// The fields about thinking of each dialect.
+pub(crate) const OF_CHATS: Rows =
+    Rows::All(&[CHATS, BUDGETS, Rows::OthersThinking(OTHERS_OF_CHATS)]);
+pub(crate) const OF_MESSAGES: Rows =
+    Rows::All(&[MESSAGES, BUDGETS, Rows::OthersThinking(OTHERS_OF_MESSAGES)]);
+pub(crate) const OF_RESPONSES: Rows =
+    Rows::All(&[RESPONSES, BUDGETS, Rows::OthersThinking(OTHERS_OF_RESPONSES)]);
+/// Those of Ollama without its own.
+pub(crate) const REST_OF_OLLAMA: Rows =
+    Rows::All(&[BUDGETS, Rows::OthersThinking(OTHERS_OF_OLLAMA)]);
+
+/// The fields by which other dialects say whether a model is to think, for each dialect. They count
+/// where its own say nothing: clients and the libraries between send what one large server
+/// documents to all.
+const OTHERS_OF_CHATS: &[&str] = &["thinking", "reasoning", "think"];
+const OTHERS_OF_MESSAGES: &[&str] =
+    &["reasoning_effort", "enable_thinking", "chat_template_kwargs", "reasoning", "think"];
+const OTHERS_OF_RESPONSES: &[&str] =
+    &["reasoning_effort", "enable_thinking", "chat_template_kwargs", "thinking", "think"];
+const OTHERS_OF_OLLAMA: &[&str] =
+    &["reasoning_effort", "enable_thinking", "chat_template_kwargs", "thinking", "reasoning"];
 
 /// Why a text without a conversation has no thoughts that are told apart.
-const RAW: &str = "the prompt decides whether the model thinks; use /v1/chat/completions";
+pub(crate) const RAW: &str =
+    "the prompt decides whether the model thinks; use /v1/chat/completions";
+
+/// The fields of thinking where nothing can be said about it.
+pub(crate) const UNTHINKING: Rows =
+    Rows::All(&[Rows::Refused(&BUDGETS_UNSUPPORTED), Rows::NoThinking(&SPELLINGS)]);
 
 /// The fields by which requests of all dialects say whether a model is to think.
 const SPELLINGS: [&str; 6] = [
@@ -50,56 +118,21 @@ const SPELLINGS: [&str; 6] = [
     "think",
 ];
 
-/// The fields of thinking that a dialect reads by itself. Those of others count where these say
-/// nothing: clients and the libraries between send what one large server documents to all.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spelling(&'static [&'static str]);
+const BUDGETS_UNSUPPORTED: [Unsupported; 3] = [
+    (TOKEN_BUDGET.name, Harmless::UpTo(0.0), RAW),
+    (BUDGET_TOKENS.name, Harmless::UpTo(0.0), RAW),
+    (BUDGET.name, Harmless::UpTo(0.0), RAW),
+];
 
-/// OpenAI's chats, with vLLM's and llama.cpp's fields.
-pub(crate) const CHATS: Spelling =
-    Spelling(&["reasoning_effort", "enable_thinking", "chat_template_kwargs"]);
-/// Anthropic's messages.
-pub(crate) const MESSAGES: Spelling = Spelling(&["thinking"]);
-/// The Responses API.
-pub(crate) const RESPONSES: Spelling = Spelling(&["reasoning"]);
-/// Ollama's requests.
-pub(crate) const OLLAMA: Spelling = Spelling(&["think"]);
-
-impl Spelling {
-    /// Returns the fields of other dialects.
-    pub(crate) fn others(self) -> impl Iterator<Item = &'static str> {
-        SPELLINGS.into_iter().filter(move |name| !self.0.contains(name))
-    }
-}
-
-/// A place where nothing can be said about thinking, and what to do instead.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Refusal(pub(crate) &'static str);
-
-/// Texts without a conversation.
-pub(crate) const TEXTS: Refusal = Refusal(RAW);
-
-impl Refusal {
-    /// Returns the budgets.
-    pub(crate) fn budgets(self) -> [Unsupported; 3] {
-        BUDGETS.map(|name| (name, Harmless::UpTo(0.0), self.0))
-    }
-
-    /// Returns the other fields.
-    pub(crate) fn fields(self) -> impl Iterator<Item = &'static str> {
-        SPELLINGS.into_iter()
-    }
-
-    /// Refuses every field that asks for thoughts.
-    ///
-    /// # Errors
-    /// 400 naming the first one.
-    pub(crate) fn refuse(self, fields: Fields<'_>) -> Result<(), ApiError> {
-        refuse(fields, &self.budgets())?;
-        match self.fields().find(|name| fields.get(name).and_then(said) == Some(true)) {
-            Some(name) => Err(ApiError::unsupported(fields.path(name), self.0)),
-            None => Ok(()),
-        }
+/// Refuses every field that asks for thoughts, of a text without a conversation.
+///
+/// # Errors
+/// 400 naming the first one.
+pub(crate) fn refuse(fields: Fields<'_>) -> Result<(), ApiError> {
+    fields.refuse(&BUDGETS_UNSUPPORTED)?;
+    match fields.among(&SPELLINGS).find(|(_, value)| said(value) == Some(true)) {
+        Some((name, _)) => Err(ApiError::unsupported(fields.path(name), RAW)),
+        None => Ok(()),
     }
 }
 
@@ -155,16 +188,16 @@ impl Thinking {
     /// # Errors
     /// 400 naming a field of a wrong type.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let of_effort = effort(fields, "reasoning_effort")?;
-        let variables = fields.object("chat_template_kwargs")?;
-        let of_variable = match variables {
+        let of_effort = effort(fields, &REASONING_EFFORT)?;
+        let of_variable = match fields.read(&VARIABLES)? {
             None => None,
             Some(variables) => {
-                Fields::within(variables, "chat_template_kwargs.").boolean(VARIABLE)?
+                let variables = Fields::within(variables, "chat_template_kwargs.", &[CHATS]);
+                variables.read(&ENABLE_THINKING)?
             }
         };
-        let on = fields.boolean(VARIABLE)?.or(of_variable).or(of_effort);
-        Self { on, budget: None, demand: None }.within_budget(fields, CHATS)
+        let on = fields.read(&ENABLE_THINKING)?.or(of_variable).or(of_effort);
+        Self { on, budget: None, demand: None }.within_budget(fields, OTHERS_OF_CHATS)
     }
 
     /// Reads `thinking` of Anthropic's messages, and checks the effort of `output_config`, which
@@ -173,14 +206,13 @@ impl Thinking {
     /// # Errors
     /// 400 naming a field of a wrong type, and for another kind of thinking.
     pub(crate) fn of_message(fields: Fields<'_>) -> Result<Self, ApiError> {
-        if let Some(config) = fields.object("output_config")? {
-            effort(Fields::within(config, "output_config."), "effort")?;
+        if let Some(config) = fields.read(&OUTPUT_CONFIG)? {
+            effort(config, &OUTPUT_EFFORT)?;
         }
-        let Some(thinking) = fields.object("thinking")? else {
-            return Self::default().within_budget(fields, MESSAGES);
+        let Some(thinking) = fields.read(&MESSAGE_THINKING)? else {
+            return Self::default().within_budget(fields, OTHERS_OF_MESSAGES);
         };
-        let thinking = Fields::within(thinking, "thinking.");
-        let on = match thinking.text("type")? {
+        let on = match thinking.read(&TYPE)? {
             Some("adaptive" | "enabled" | "between_tools") => true,
             Some("disabled") => false,
             _ => {
@@ -188,8 +220,8 @@ impl Thinking {
                 return Err(thinking.wrong("type", expected));
             }
         };
-        let budget = thinking.count("budget_tokens", 0, TOKENS_MAX)?;
-        Self { on: Some(on), budget, demand: None }.within_budget(fields, MESSAGES)
+        let budget = thinking.read(&TYPE_BUDGET)?;
+        Self { on: Some(on), budget, demand: None }.within_budget(fields, OTHERS_OF_MESSAGES)
     }
 
     /// Reads `think` of Ollama's requests.
@@ -197,7 +229,7 @@ impl Thinking {
     /// # Errors
     /// 400 for another value than a boolean or an effort.
     pub(crate) fn of_ollama(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let on = match fields.get("think") {
+        let on = match fields.get(&THINK) {
             None => None,
             Some(Value::Bool(on)) => Some(*on),
             Some(Value::String(name)) if name.is_empty() => None,
@@ -208,7 +240,7 @@ impl Thinking {
             }
         };
         let demand = (on == Some(true)).then_some("think");
-        Self { on, budget: None, demand }.within_budget(fields, OLLAMA)
+        Self { on, budget: None, demand }.within_budget(fields, OTHERS_OF_OLLAMA)
     }
 
     /// Reads `reasoning` of the Responses API.
@@ -216,11 +248,11 @@ impl Thinking {
     /// # Errors
     /// 400 naming a field of a wrong type.
     pub(crate) fn of_response(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let on = match fields.object("reasoning")? {
+        let on = match fields.read(&REASONING)? {
             None => None,
-            Some(reasoning) => effort(Fields::within(reasoning, "reasoning."), "effort")?,
+            Some(reasoning) => effort(reasoning, &REASONING_OF)?,
         };
-        Self { on, ..Self::default() }.within_budget(fields, RESPONSES)
+        Self { on, ..Self::default() }.within_budget(fields, OTHERS_OF_RESPONSES)
     }
 
     /// Returns it with an effort that a later item of the conversation sets.
@@ -234,9 +266,14 @@ impl Thinking {
     /// Reads the budget that every dialect takes, unless there is one of the dialect's own. By
     /// itself it turns thinking on; a budget of no tokens turns it off. Then reads the fields of
     /// other dialects, which count where the dialect's own say nothing.
-    fn within_budget(mut self, fields: Fields<'_>, dialect: Spelling) -> Result<Self, ApiError> {
-        for name in BUDGETS {
-            let Some(tokens) = fields.integer(name, -1..=TOKENS_MAX as i64)? else { continue };
+    fn within_budget(
+        mut self,
+        fields: Fields<'_>,
+        others: &[&'static str],
+    ) -> Result<Self, ApiError> {
+        for row in [&TOKEN_BUDGET, &BUDGET_TOKENS, &BUDGET] {
+            let name = row.name;
+            let Some(tokens) = fields.read(row)? else { continue };
             let Ok(tokens) = usize::try_from(tokens) else { continue };
             if self.budget.is_some_and(|other| other != tokens) {
                 let message = format!("{name} differs from another budget of thoughts; use one");
@@ -249,7 +286,7 @@ impl Thinking {
             Some(0) => self.on = Some(false),
             Some(_) => self.on = self.on.or(Some(true)),
         }
-        let others: Vec<&Value> = dialect.others().filter_map(|name| fields.get(name)).collect();
+        let others: Vec<&Value> = fields.among(others).map(|(_, value)| value).collect();
         self.on = self.on.or_else(|| others.iter().find_map(|value| said(value)));
         if self.on == Some(true) && self.budget.is_none() {
             self.budget = others.iter().find_map(|value| budget_in(value)).filter(|it| *it > 0);
@@ -262,7 +299,7 @@ impl Thinking {
     /// # Errors
     /// 400 naming a field that asks for thoughts.
     pub(crate) fn check_raw(self) -> Result<(), ApiError> {
-        let budget = self.budget.filter(|budget| *budget > 0).map(|_| BUDGETS[0]);
+        let budget = self.budget.filter(|budget| *budget > 0).map(|_| TOKEN_BUDGET.name);
         match self.demand.or(budget) {
             Some(param) => Err(ApiError::unsupported(param, RAW)),
             None => Ok(()),
@@ -302,12 +339,12 @@ impl Thinking {
 }
 
 /// Reads a field with an effort: whether the model is to think.
-fn effort(fields: Fields<'_>, name: &str) -> Result<Option<bool>, ApiError> {
-    let Some(effort) = fields.text(name)?.filter(|effort| !effort.is_empty()) else {
+fn effort(fields: Fields<'_>, row: &Row<str>) -> Result<Option<bool>, ApiError> {
+    let Some(effort) = fields.read(row)?.filter(|effort| !effort.is_empty()) else {
         return Ok(None);
     };
     if !EFFORTS.contains(&effort) {
-        return Err(fields.wrong(name, &format!("one of {}", EFFORTS.join(", "))));
+        return Err(fields.wrong(row.name, &format!("one of {}", EFFORTS.join(", "))));
     }
     Ok(Some(is_effort(effort)))
 }
@@ -322,6 +359,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    const NAMES: [&str; 3] = [TOKEN_BUDGET.name, BUDGET_TOKENS.name, BUDGET.name];
 
     #[test]
     fn variables_that_a_template_does_not_read_are_found() {
@@ -490,11 +529,11 @@ mod tests {
             json!({"reasoning": {"effort": "none"}}),
         ];
         let name_of = |fields: &Value| fields.as_object().unwrap().keys().next().unwrap().clone();
-        let own = [CHATS, MESSAGES, OLLAMA, RESPONSES];
-        for ((reader, dialect), no) in DIALECTS.into_iter().zip(own).zip(own_no) {
+        let others = [OTHERS_OF_CHATS, OTHERS_OF_MESSAGES, OTHERS_OF_OLLAMA, OTHERS_OF_RESPONSES];
+        for ((reader, others), no) in DIALECTS.into_iter().zip(others).zip(own_no) {
             for (fields, budget) in &asking {
                 let (name, thinking) = (name_of(fields), read(reader, fields).unwrap());
-                if dialect.0.contains(&&*name) {
+                if !others.contains(&&*name) {
                     continue;
                 }
                 assert_eq!((thinking.on, thinking.budget), (Some(true), *budget), "{fields}");
@@ -510,15 +549,15 @@ mod tests {
         }
         assert_eq!(read(Thinking::read, &json!({"thinking": true})).unwrap().on, Some(true));
         for (fields, _) in &asking {
-            let error = TEXTS.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
+            let error = refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
             assert_eq!(error.param, Some(name_of(fields)));
         }
         for fields in &not_asking {
-            TEXTS.refuse(Fields::new(fields.as_object().unwrap())).unwrap();
+            refuse(Fields::new(fields.as_object().unwrap())).unwrap();
         }
-        for name in BUDGETS {
+        for name in NAMES {
             let fields = json!({ name: 5 });
-            let error = TEXTS.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
+            let error = refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
             assert!(error.message.contains(RAW), "{}", error.message);
         }
     }
@@ -535,7 +574,7 @@ mod tests {
     #[test]
     fn a_budget_by_itself_turns_thinking_on_in_every_dialect() {
         for reader in DIALECTS {
-            for name in BUDGETS {
+            for name in NAMES {
                 let thinking = read(reader, &json!({ name: 9 })).unwrap();
                 assert_eq!((thinking.on, thinking.budget), (Some(true), Some(9)), "{name}");
                 assert!(thinking.check_raw().is_err());
@@ -545,10 +584,10 @@ mod tests {
                 let wrong = read(reader, &json!({ name: -2 })).unwrap_err();
                 assert_eq!(wrong.param.as_deref(), Some(name));
             }
-            let two = json!({ BUDGETS[0]: 9, BUDGETS[1]: 8 });
-            assert_eq!(read(reader, &two).unwrap_err().param.as_deref(), Some(BUDGETS[1]));
+            let two = json!({ NAMES[0]: 9, NAMES[1]: 8 });
+            assert_eq!(read(reader, &two).unwrap_err().param.as_deref(), Some(NAMES[1]));
         }
-        let two = json!({"thinking": {"type": "enabled", "budget_tokens": 5}, BUDGETS[0]: 6});
+        let two = json!({"thinking": {"type": "enabled", "budget_tokens": 5}, NAMES[0]: 6});
         assert!(read(Thinking::of_message, &two).is_err());
     }
 }

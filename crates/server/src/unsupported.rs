@@ -1,28 +1,7 @@
 //! Fields that would change what an answer means, and that this server does not support: they are
 //! refused, not ignored.
 
-use serde_json::Value;
-
-use crate::error::ApiError;
-use crate::json::Fields;
-
-/// A field's name, when it is harmless, and what to do instead.
-pub(crate) type Unsupported = (&'static str, Harmless, &'static str);
-
-/// When a field is harmless. It always is if it is absent or null.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Harmless {
-    /// If it is false, or empty.
-    Off,
-    /// At these numbers.
-    At(&'static [f64]),
-    /// At this number and below.
-    UpTo(f64),
-    /// At this number and above.
-    From(f64),
-    /// At these texts.
-    Text(&'static [&'static str]),
-}
+use crate::fields::{Harmless, Unsupported};
 
 /// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect supports.
 pub(crate) const EVERYWHERE: [Unsupported; 36] = [
@@ -84,43 +63,18 @@ pub(crate) const LOGPROBS: [Unsupported; 2] = [
     ("top_logprobs", Harmless::At(&[0.0]), "use /v1/completions with logprobs"),
 ];
 
-/// Looks for the fields of a list.
-///
-/// # Errors
-/// 400 naming the first that is present and not harmless.
-pub(crate) fn refuse(fields: Fields<'_>, unsupported: &[Unsupported]) -> Result<(), ApiError> {
-    for (name, harmless, remedy) in unsupported {
-        if fields.get(name).is_some_and(|value| !is_harmless(value, harmless)) {
-            return Err(ApiError::unsupported(fields.path(name), remedy));
-        }
-    }
-    Ok(())
-}
-
-fn is_harmless(value: &Value, harmless: &Harmless) -> bool {
-    match (harmless, value) {
-        (Harmless::Off, Value::Bool(truth)) => !truth,
-        (Harmless::Off, Value::String(text)) => text.is_empty(),
-        (Harmless::Off, Value::Array(items)) => items.is_empty(),
-        (Harmless::Off, Value::Object(map)) => map.is_empty(),
-        (Harmless::Off, _) => false,
-        (Harmless::At(neutral), value) => {
-            value.as_f64().is_some_and(|value| neutral.contains(&value))
-        }
-        (Harmless::UpTo(most), value) => value.as_f64().is_some_and(|value| value <= *most),
-        (Harmless::From(least), value) => value.as_f64().is_some_and(|value| value >= *least),
-        (Harmless::Text(texts), value) => {
-            let text = value.as_str().or_else(|| value.get("type")?.as_str());
-            text.is_some_and(|text| texts.contains(&text))
-        }
-    }
-}
+/// Tools where prompts are texts.
+pub(crate) const TOOLS: [Unsupported; 2] = [
+    ("tools", Harmless::NoCall, "use /v1/chat/completions"),
+    ("tool_choice", Harmless::NoCall, "use /v1/chat/completions"),
+];
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fields::Fields;
 
     /// The values at which the programs that have a field leave it without effect.
     #[test]
@@ -135,7 +89,7 @@ mod tests {
         for (name, values) in off.as_object().unwrap() {
             for value in values.as_array().unwrap() {
                 let map = serde_json::Map::from_iter([(name.clone(), value.clone())]);
-                assert!(refuse(Fields::new(&map), &EVERYWHERE).is_ok(), "{name}: {value}");
+                assert!(Fields::new(&map).refuse(&EVERYWHERE).is_ok(), "{name}: {value}");
             }
         }
         let on = json!({
@@ -146,7 +100,7 @@ mod tests {
         for (name, values) in on.as_object().unwrap() {
             for value in values.as_array().unwrap() {
                 let map = serde_json::Map::from_iter([(name.clone(), value.clone())]);
-                let error = refuse(Fields::new(&map), &EVERYWHERE).expect_err(name);
+                let error = Fields::new(&map).refuse(&EVERYWHERE).expect_err(name);
                 assert_eq!(error.param.as_deref(), Some(name.as_str()), "{value}");
             }
         }

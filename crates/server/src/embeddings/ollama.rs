@@ -6,19 +6,45 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Inputs, Ready, TEXTS_MAX, embed, numbers, read_dimensions, respond};
+use super::{DIMENSION, DIMENSIONS, Inputs, Ready, TEXTS_MAX, embed, numbers, respond};
 use crate::app::App;
-use crate::body::receive;
+use crate::body::{MODEL, receive};
 use crate::error::ApiError;
-use crate::json::Fields;
+use crate::fields::{FieldTable, Fields, Row, Rows, rows};
 use crate::models::{KeepAlive, Lease};
-use crate::ollama::read_keep_alive;
+use crate::ollama::{KEEP_ALIVE, read_keep_alive};
 use crate::open::{Sees, open_named};
 use crate::prompts::read_prompts;
-use crate::unsupported::{PICTURES, refuse};
+use crate::unsupported::PICTURES;
 use crate::written::json_of;
+
+/// The fields of `/api/embed`.
+pub(crate) const EMBED: FieldTable = &[MODEL, KEEP_ALIVE, INPUT, REST];
+
+/// The fields of `/api/embeddings`.
+pub(crate) const EMBEDDING: FieldTable = &[MODEL, KEEP_ALIVE, PROMPT, REST];
+
+const REST: Rows = Rows::All(&[CUTS, DIMENSIONS, Rows::Refused(&PICTURES)]);
+
+rows! {
+    INPUT {
+        /// Absent or empty: the model is only loaded.
+        INPUTS: Value = "input",
+            as one_of(vec![constant(""), json!({"const": []}), texts_or_ids(TEXTS_MAX)]);
+    }
+    PROMPT {
+        /// Absent or empty: the model is only loaded.
+        PROMPT_TEXT: Value = "prompt", as one_of(vec![text(), json!({"const": []})]);
+    }
+    CUTS {
+        /// Whether the end of a text that is too long is left out, in `/api/embed` only.
+        TRUNCATES: bool = "truncate", or true;
+        /// Changes nothing.
+        OPTIONS: Map<String, Value> = "options";
+    }
+}
 
 /// `POST /api/embed`
 pub(crate) async fn embed_inputs(
@@ -26,7 +52,7 @@ pub(crate) async fn embed_inputs(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let started = Instant::now();
-    let ((ready, loaded), lease) = prepare(&app, request, "input").await?;
+    let ((ready, loaded), lease) = prepare(&app, request, EMBED, &INPUTS).await?;
     let load = loaded.saturating_duration_since(started);
     let vectors = embed(&app, &lease, ready, 0).await?;
     let envelope = json!({
@@ -43,7 +69,7 @@ pub(crate) async fn embed_prompt(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let ((ready, _), lease) = prepare(&app, request, "prompt").await?;
+    let ((ready, _), lease) = prepare(&app, request, EMBEDDING, &PROMPT_TEXT).await?;
     let vectors = embed(&app, &lease, ready, 0).await?;
     let vector = vectors.rows.first().map(Vec::as_slice).unwrap_or_default();
     Ok(json_of(Body::from(format!("{{\"embedding\":{}}}", numbers(vector)))))
@@ -55,9 +81,10 @@ pub(crate) async fn embed_prompt(
 async fn prepare(
     app: &Arc<App>,
     request: Request<Body>,
-    param: &'static str,
+    table: FieldTable,
+    texts: &'static Row<Value>,
 ) -> Result<((Ready, Instant), Arc<Lease>), ApiError> {
-    let received = receive(app, request, move |fields| read(fields, param)).await?;
+    let received = receive(app, request, table, move |fields| read(fields, texts)).await?;
     let named = app.models.find(received.model.as_deref()).await?;
     let keep = received.asked.1;
     let shared = Arc::clone(app);
@@ -68,19 +95,20 @@ async fn prepare(
     open_named(app, received, &named, (keep, Sees::Sizes), encode).await
 }
 
-fn read(fields: Fields<'_>, param: &'static str) -> Result<(Inputs, Option<KeepAlive>), ApiError> {
-    refuse(fields, &PICTURES)?;
+fn read(fields: Fields<'_>, texts: &Row<Value>) -> Result<(Inputs, Option<KeepAlive>), ApiError> {
+    let param = texts.name;
+    fields.refuse(&PICTURES)?;
     let keep = read_keep_alive(fields)?;
-    let dimensions = read_dimensions(fields)?;
+    let dimensions = fields.read(&DIMENSION)?;
     // `/api/embeddings` cuts nothing.
-    let cuts = fields.boolean("truncate")?.unwrap_or(true) && param == "input";
-    fields.object("options")?;
-    let prompts = match fields.get(param) {
+    let cuts = fields.read_or(&TRUNCATES)? && param == "input";
+    fields.read(&OPTIONS)?;
+    let prompts = match fields.get(texts) {
         None => Vec::new(),
         Some(Value::String(text)) if text.is_empty() => Vec::new(),
         Some(Value::Array(items)) if items.is_empty() => Vec::new(),
         Some(Value::Array(_)) if param == "prompt" => return Err(fields.wrong(param, "a text")),
-        Some(_) => read_prompts(fields, param, TEXTS_MAX)?,
+        Some(_) => read_prompts(fields, texts, TEXTS_MAX)?,
     };
     Ok((Inputs { param, prompts, adds_bos: true, cuts, dimensions }, keep))
 }

@@ -7,21 +7,65 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Inputs, TEXTS_MAX, embed, numbers, read_dimensions, respond};
+use super::{DIMENSION, DIMENSIONS, Inputs, TEXTS_MAX, embed, numbers, respond};
 use crate::app::App;
+use crate::body::MODEL;
 use crate::error::ApiError;
-use crate::json::Fields;
+use crate::fields::{FieldTable, Fields, Harmless, Rows, Unsupported, rows};
 use crate::models::Lease;
 use crate::open::{Sees, open};
+use crate::parameters::{PRIORITIES, PRIORITY};
 use crate::pictures::Pictured;
 use crate::prompts::read_prompts;
-use crate::unsupported::{PICTURES, refuse};
+use crate::unsupported::PICTURES;
 
 /// Fields of other servers that would change the vector.
-pub(crate) const UNSUPPORTED: [&str; 5] =
-    ["messages", "truncate_prompt_tokens", "input_type", "prompt_name", "instruction"];
+const UNSUPPORTED: [Unsupported; 5] = [
+    ("messages", Harmless::Absent, "leave it out"),
+    ("truncate_prompt_tokens", Harmless::Absent, "leave it out"),
+    ("input_type", Harmless::Absent, "leave it out"),
+    ("prompt_name", Harmless::Absent, "leave it out"),
+    ("instruction", Harmless::Absent, "leave it out"),
+];
+
+/// The fields of a request.
+pub(crate) const EMBEDDING: FieldTable = &[
+    INPUT,
+    MODEL,
+    DIMENSIONS,
+    FORM,
+    PRIORITIES,
+    MEANT,
+    Rows::Refused(&UNSUPPORTED),
+    Rows::Refused(&PICTURES),
+];
+
+rows! {
+    INPUT {
+        /// A text, a list of texts, a list of token ids and texts, or a list of such lists, with at
+        /// most 300,000 tokens together.
+        INPUTS! Value = "input", as texts_or_ids(TEXTS_MAX);
+    }
+    FORM {
+        /// A list of numbers, or their f32, little-endian, in Base64.
+        ENCODING: str = "encoding_format", as default(choice(["float", "base64"]), "float");
+        /// Bytes in Base64 are little-endian.
+        ENDIANNESS: str = "endianness", as choice(["native", "little"]);
+        /// Whether texts begin with `<bos>`.
+        ADDS_BOS: bool = "add_special_tokens", or true;
+    }
+    /// Fields that ask at one value for what is done anyway, and are refused at others.
+    MEANT {
+        NORMALIZE: Value = "normalize",
+            as refused("leave it out, or use true", json!([null, true]));
+        EMBD_NORMALIZE: Value = "embd_normalize",
+            as refused("leave it out, or use 2", json!([null, 2]));
+        EMBED_DTYPE: Value = "embed_dtype",
+            as refused("leave it out, or use \"float32\"", json!([null, "float32"]));
+    }
+}
 
 /// How a vector is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +94,7 @@ pub(crate) async fn handle(
         Ok((inputs.encode(&shared, lease)?, encoding, priority))
     };
     let ((ready, encoding, priority), lease) =
-        open(&app, request, Sees::Sizes, read, encode).await?;
+        open(&app, request, Sees::Sizes, EMBEDDING, read, encode).await?;
     let vectors = embed(&app, &lease, ready, priority).await?;
     let envelope = json!({
         "object": "list",
@@ -66,37 +110,30 @@ pub(crate) async fn handle(
 impl Pictured for Asked {}
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
-    refuse(fields, &PICTURES)?;
-    for name in UNSUPPORTED {
-        if fields.get(name).is_some() {
-            return Err(ApiError::unsupported(name, "leave it out"));
-        }
-    }
+    fields.refuse(&PICTURES)?;
+    fields.refuse(&UNSUPPORTED)?;
     // At these values they ask for what is done anyway.
-    for (name, meant) in [
-        ("normalize", json!(true)),
-        ("embd_normalize", json!(2)),
-        ("embed_dtype", json!("float32")),
-    ] {
-        if fields.get(name).is_some_and(|value| *value != meant) {
+    for (row, meant) in
+        [(&NORMALIZE, json!(true)), (&EMBD_NORMALIZE, json!(2)), (&EMBED_DTYPE, json!("float32"))]
+    {
+        if fields.get(row).is_some_and(|value| *value != meant) {
             let remedy = format!("leave it out, or use {meant}");
-            return Err(ApiError::unsupported(name, &remedy));
+            return Err(ApiError::unsupported(row.name, &remedy));
         }
     }
-    let dimensions = read_dimensions(fields)?;
-    let encoding = match fields.text("encoding_format")? {
+    let dimensions = fields.read(&DIMENSION)?;
+    let encoding = match fields.read(&ENCODING)? {
         None | Some("float") => Encoding::Float,
         Some("base64") => Encoding::Base64,
         Some(_) => return Err(fields.wrong("encoding_format", "float or base64")),
     };
-    match fields.text("endianness")? {
+    match fields.read(&ENDIANNESS)? {
         None | Some("native" | "little") => {}
         Some(_) => return Err(ApiError::unsupported("endianness", "leave it out, or use little")),
     }
-    let range = i64::from(i32::MIN)..=i64::from(i32::MAX);
-    let priority = fields.integer("priority", range)?.unwrap_or(0) as i32;
-    let adds_bos = fields.boolean("add_special_tokens")?.unwrap_or(true);
-    let prompts = read_prompts(fields, "input", TEXTS_MAX)?;
+    let priority = fields.read_or(&PRIORITY)? as i32;
+    let adds_bos = fields.read_or(&ADDS_BOS)?;
+    let prompts = read_prompts(fields, &INPUTS, TEXTS_MAX)?;
     Ok(Asked {
         inputs: Inputs { param: "input", prompts, adds_bos, cuts: false, dimensions },
         encoding,

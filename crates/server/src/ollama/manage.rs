@@ -5,18 +5,18 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use trine_text::ChatTemplate;
 
-use super::models::read_name;
+use super::models::{NAMES, read_name};
+use super::{STREAM, STREAMS};
 use crate::app::App;
 use crate::body::read_object;
 use crate::error::{ApiError, Code, shown};
-use crate::json::Fields;
+use crate::fields::{FieldTable, Fields, Harmless, Row, Rows, Unsupported, rows};
 use crate::models::{Recipe, Unloaded};
 use crate::service_routes::json_response;
 use crate::stream::{LINES, push_line};
-use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::note;
 
 /// Fields of `/api/create` that this server does not support.
@@ -26,6 +26,38 @@ pub(crate) const UNSUPPORTED_CREATE: [Unsupported; 4] = [
     ("quantize", Harmless::Off, "use `trine quantize`, or pull the quantisation that you want"),
     ("modelfile", Harmless::Off, "send from, system and parameters, or use `trine create`"),
 ];
+
+/// The fields of `/api/create`.
+pub(crate) const CREATE: FieldTable = &[NAMES, STREAM, PRESET, Rows::Refused(&UNSUPPORTED_CREATE)];
+
+rows! {
+    PRESET {
+        /// Name of the other model. Needed.
+        FROM: str = "from", as named();
+        /// System prompt of conversations that have none.
+        SYSTEM: str = "system";
+        /// Chat template in Jinja in place of the model's own. One in Go's template language is
+        /// left out with a warning.
+        TEMPLATE: str = "template";
+        /// Numbers and texts by their names in `options`; `stop` may be a list.
+        PARAMETERS: Map<String, Value> = "parameters";
+        /// Turns that every conversation begins with.
+        TURNS: [Value] = "messages", as list(body(&[TURN]));
+    }
+    /// The fields of such a turn.
+    TURN {
+        ROLE! str = "role", as choice(["user", "assistant"]);
+        CONTENT! str = "content";
+    }
+    /// The fields of `/api/copy`.
+    COPY {
+        /// Name of a model.
+        SOURCE! str = "source", as named();
+        /// A further name for it.
+        DESTINATION! str = "destination", as named();
+    }
+}
+
 /// Most parameters of a preset.
 const PARAMETERS_MAX: usize = 256;
 
@@ -35,16 +67,16 @@ pub(crate) async fn create(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     app.models.check_library()?;
-    let object = read_object(&app, request).await?;
+    let object = read_object(&app, request, CREATE).await?;
     let fields = Fields::new(&object);
-    let streams = fields.boolean("stream")?.unwrap_or(true);
+    let streams = fields.read_or(&STREAMS)?;
     let name = read_name(fields)?.to_owned();
-    refuse(fields, &UNSUPPORTED_CREATE)?;
-    let from = fields.text("from")?.filter(|from| !from.is_empty());
+    fields.refuse(&UNSUPPORTED_CREATE)?;
+    let from = fields.read(&FROM)?.filter(|from| !from.is_empty());
     let from = from.ok_or_else(|| ApiError::field("from", "from is missing; name a model"))?;
     let recipe = Recipe {
         from: from.to_owned(),
-        system: fields.text("system")?.filter(|text| !text.is_empty()).map(str::to_owned),
+        system: fields.read(&SYSTEM)?.filter(|text| !text.is_empty()).map(str::to_owned),
         template: template(fields)?,
         parameters: read_parameters(fields)?,
         messages: read_turns(fields)?,
@@ -56,7 +88,7 @@ pub(crate) async fn create(
 /// Returns the template of a preset, if it is one that can be used: Ollama's are written in Go's
 /// template language.
 fn template(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
-    let Some(source) = fields.text("template")?.filter(|source| !source.is_empty()) else {
+    let Some(source) = fields.read(&TEMPLATE)?.filter(|source| !source.is_empty()) else {
         return Ok(None);
     };
     if !ChatTemplate::is_jinja(source) {
@@ -74,14 +106,15 @@ pub(crate) async fn copy(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     app.models.check_library()?;
-    let object = read_object(&app, request).await?;
+    let object = read_object(&app, request, &[COPY]).await?;
     let fields = Fields::new(&object);
-    let name = |field: &str| -> Result<String, ApiError> {
-        let name = fields.text(field)?.filter(|name| !name.is_empty());
+    let name = |row: &Row<str>| -> Result<String, ApiError> {
+        let field = row.name;
+        let name = fields.read(row)?.filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| ApiError::field(field, format!("{field} is missing")))?;
         Ok(name.to_owned())
     };
-    let (from, to) = (name("source")?, name("destination")?);
+    let (from, to) = (name(&SOURCE)?, name(&DESTINATION)?);
     app.models.manage(move |library| library.copy(&from, &to)).await?;
     Ok(json_response(&json!({})))
 }
@@ -93,7 +126,7 @@ pub(crate) async fn delete(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     app.models.check_library()?;
-    let object = read_object(&app, request).await?;
+    let object = read_object(&app, request, &[NAMES]).await?;
     let name = read_name(Fields::new(&object))?.to_owned();
     let asked = name.clone();
     let model = app.models.manage(move |library| library.owned(&asked)).await?;
@@ -128,7 +161,7 @@ pub(super) fn done(streams: bool) -> Response<Body> {
 /// Reads parameters as text. The library checks their ranges.
 fn read_parameters(fields: Fields<'_>) -> Result<Vec<(String, String)>, ApiError> {
     let mut parameters = Vec::new();
-    for (name, value) in fields.object("parameters")?.into_iter().flatten() {
+    for (name, value) in fields.read(&PARAMETERS)?.into_iter().flatten() {
         let values = match value {
             Value::Array(values) => values.as_slice(),
             value => std::slice::from_ref(value),
@@ -156,7 +189,7 @@ fn read_parameters(fields: Fields<'_>) -> Result<Vec<(String, String)>, ApiError
 
 /// Reads turns that every conversation begins with. The system prompt is a field of its own.
 fn read_turns(fields: Fields<'_>) -> Result<Vec<(String, String)>, ApiError> {
-    let turns = fields.list("messages")?.unwrap_or_default().iter().enumerate();
+    let turns = fields.read(&TURNS)?.unwrap_or_default().iter().enumerate();
     turns.map(|(index, turn)| read_turn(index, turn)).collect()
 }
 
@@ -166,9 +199,9 @@ fn read_turn(index: usize, turn: &Value) -> Result<(String, String), ApiError> {
         return Err(ApiError::field(&path, format!("{path} must be an object")));
     };
     let prefix = format!("{path}.");
-    let turn = Fields::within(map, &prefix);
-    let role = turn.text("role")?.filter(|role| matches!(*role, "user" | "assistant"));
+    let turn = Fields::within(map, &prefix, &[TURN]);
+    let role = turn.read(&ROLE)?.filter(|role| matches!(*role, "user" | "assistant"));
     let role = role.ok_or_else(|| turn.wrong("role", "user or assistant"))?;
-    let content = turn.text("content")?.ok_or_else(|| turn.wrong("content", "a text"))?;
+    let content = turn.read(&CONTENT)?.ok_or_else(|| turn.wrong("content", "a text"))?;
     Ok((role.to_owned(), content.to_owned()))
 }

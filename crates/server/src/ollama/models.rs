@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::body::read_object;
 use crate::clock::rfc3339;
 use crate::error::ApiError;
-use crate::json::Fields;
+use crate::fields::{Fields, rows};
 use crate::models::{Description, Entry, Preset, capabilities};
 use crate::service_routes::json_response;
 
@@ -53,7 +53,7 @@ pub(crate) async fn show(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
+    let object = read_object(&app, request, &[NAMES]).await?;
     let named = app.models.find(Some(read_name(Fields::new(&object))?)).await?;
     // Front ends ask this of every model that they list: nothing is loaded for it.
     let outline = app.models.outline(&named).await?;
@@ -95,12 +95,22 @@ pub(crate) async fn version() -> Response<Body> {
     json_response(&json!({"version": API_VERSION}))
 }
 
+rows! {
+    /// The fields of a request about one model.
+    NAMES {
+        /// Name of a model.
+        MODEL: str = "model";
+        /// The same.
+        OLDER: str = "name";
+    }
+}
+
 /// Reads the field `model`, or its older name.
 ///
 /// # Errors
 /// 400 if it is missing.
 pub(super) fn read_name(fields: Fields<'_>) -> Result<&str, ApiError> {
-    let asked = fields.text("model")?.or(fields.text("name")?);
+    let asked = fields.read(&MODEL)?.or(fields.read(&OLDER)?);
     let asked = asked.filter(|asked| !asked.is_empty());
     asked.ok_or_else(|| ApiError::field("model", "model is missing; name one"))
 }

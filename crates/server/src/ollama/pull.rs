@@ -12,12 +12,13 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::watch;
 
 use super::manage::done;
-use super::models::read_name;
+use super::models::{NAMES, read_name};
 use super::pulls::Course;
+use super::{STREAM, STREAMS};
 use crate::app::App;
 use crate::body::read_object;
 use crate::error::{ApiError, Dialect};
-use crate::json::Fields;
+use crate::fields::{FieldTable, Fields};
 use crate::models::LibraryError;
 use crate::stream::{LINES, body_of, push_line};
 
@@ -27,15 +28,18 @@ const STATUS_WAIT: Duration = Duration::from_secs(2);
 /// Time between two lines.
 const GAP: Duration = Duration::from_millis(100);
 
+/// The fields of a request.
+pub(crate) const PULL: FieldTable = &[NAMES, STREAM];
+
 /// `POST /api/pull`
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     app.models.check_library()?;
-    let object = read_object(&app, request).await?;
+    let object = read_object(&app, request, PULL).await?;
     let fields = Fields::new(&object);
-    let streams = fields.boolean("stream")?.unwrap_or(true);
+    let streams = fields.read_or(&STREAMS)?;
     let name = read_name(fields)?.to_owned();
     let name = app.models.manage(move |library| library.pullable(&name)).await?;
     let mut course = app.pulls.join(&app.models, &app.lifecycle, &name)?;

@@ -9,29 +9,56 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::logprobs::PromptLogprobs;
-use super::{FINGERPRINT, Streaming, Tally, finish_reason, logprobs, stop_reason};
+use super::{
+    FINGERPRINT, STORE, STREAM_OPTIONS, Streaming, Tally, finish_reason, logprobs, stop_reason,
+};
 use crate::app::App;
-use crate::calling::openai_call;
+use crate::body::MODEL;
+use crate::calling::{CALLING, openai_call};
 use crate::clock::unix_seconds;
-use crate::conversation::Conversation;
+use crate::conversation::{CONVERSATION, Conversation, RENDERING};
 use crate::error::ApiError;
-use crate::flow::{self, Talking};
+use crate::fields::{FieldTable, Fields, rows};
+use crate::flow::{self, STREAM, Talking};
 use crate::generate::{Ended, Piece, TokenText, Whole};
 use crate::guard::random_id;
-use crate::json::Fields;
+use crate::messages::MESSAGES;
 use crate::models::Lease;
 use crate::open::{Sees, open};
-use crate::parameters::{ParameterFields, Penalties, read_chat_logprobs};
+use crate::parameters::{
+    CHAT_LOGPROBS, PARAMETERS, ParameterFields, Penalties, read_chat_logprobs,
+};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::warnings::note;
+
+/// The fields of a request.
+pub(crate) const CHAT: FieldTable = &[
+    MESSAGES,
+    MODEL,
+    STREAM,
+    STREAM_OPTIONS,
+    PARAMETERS,
+    CHAT_LOGPROBS,
+    STORE,
+    WEB,
+    CALLING,
+    RENDERING,
+];
+
+rows! {
+    WEB {
+        /// Left out with a warning: this server searches nothing.
+        WEB_SEARCH: Value = "web_search_options";
+    }
+}
 
 /// Answers a conversation.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    flow::answer(&app, request, read).await
+    flow::answer(&app, request, CHAT, read).await
 }
 
 /// Counts the tokens of a conversation.
@@ -40,7 +67,8 @@ pub(crate) async fn input_tokens(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let count = |conversation: Conversation, lease: &Arc<Lease>| conversation.token_ids(lease);
-    let (ids, _) = open(&app, request, Sees::Sizes, Conversation::read, count).await?;
+    let read = Conversation::read;
+    let (ids, _) = open(&app, request, Sees::Sizes, CONVERSATION, read, count).await?;
     Ok(json_response(&super::input_tokens(ids.len())))
 }
 
@@ -54,7 +82,7 @@ fn read(fields: Fields<'_>) -> Result<Talking<Chunks>, ApiError> {
     }
     let logprobs = read_chat_logprobs(fields)?;
     super::check_store(fields);
-    if fields.get("web_search_options").is_some() {
+    if fields.get(&WEB_SEARCH).is_some() {
         note("web_search_options is left out: this server has no such tool");
     }
     let conversation = Conversation::read(fields)?;

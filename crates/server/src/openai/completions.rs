@@ -10,27 +10,54 @@ use serde_json::{Value, json};
 use trine_engine::LOGPROBS_MAX;
 
 use super::logprobs::{Legacy, PromptLogprobs};
-use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, stop_reason};
+use super::{Counts, FINGERPRINT, STREAM_OPTIONS, Streaming, Tally, finish_reason, stop_reason};
 use crate::app::App;
+use crate::body::MODEL;
 use crate::calling;
 use crate::clock::unix_seconds;
 use crate::error::ApiError;
-use crate::flow::{self, Prepared};
+use crate::fields::{FieldTable, Fields, Rows, rows};
+use crate::flow::{self, Prepared, STREAM};
 use crate::generate::{Ask, Piece, Whole, check_queue};
 use crate::guard::random_id;
-use crate::json::Fields;
 use crate::models::Lease;
-use crate::parameters::{ParameterFields, Penalties};
+use crate::parameters::{PARAMETERS, ParameterFields, Penalties};
 use crate::pictures::Pictured;
 use crate::prompts::{Prompt, read_prompts};
 use crate::stream::{Writer, push_event};
-use crate::thinking;
+use crate::{thinking, unsupported};
 
 /// Tokens written if the request does not say, as in OpenAI's API.
 pub(crate) const TOKENS_DEFAULT: usize = 16;
 /// Most prompts in a request, and most texts for all of them.
 pub(crate) const PROMPTS_MAX: usize = 256;
 const TEXTS_MAX: usize = 256;
+
+/// The fields of a request.
+pub(crate) const COMPLETION: FieldTable =
+    &[PROMPT, MODEL, STREAM, STREAM_OPTIONS, PARAMETERS, ECHO, UNSUPPORTED];
+
+/// The fields of conversations, of which texts have nothing.
+pub(crate) const UNSUPPORTED: Rows = Rows::All(&[
+    Rows::Refused(&unsupported::TOOLS),
+    Rows::Refused(&unsupported::PICTURES),
+    thinking::UNTHINKING,
+]);
+
+rows! {
+    PROMPT {
+        /// A text, a list of texts, a list of token ids and texts, or a list of such lists. All
+        /// prompts together have at most 256 texts.
+        PROMPTS! Value = "prompt", as texts_or_ids(PROMPTS_MAX);
+    }
+    ECHO {
+        /// Whether the prompt stands before the text.
+        ECHOES: bool = "echo", or false;
+        /// Log-probabilities, with this number of alternatives; with `echo` those of the prompt
+        /// too.
+        LOGPROBS: usize = "logprobs", in 0..=LOGPROBS_MAX;
+    }
+}
 
 /// A prompt's token ids and its text, if the text is to be repeated.
 pub(crate) struct Encoded {
@@ -52,17 +79,17 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    flow::answer(&app, request, read).await
+    flow::answer(&app, request, COMPLETION, read).await
 }
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streaming = Streaming::read(fields)?;
     calling::refuse(fields)?;
-    thinking::TEXTS.refuse(fields)?;
+    thinking::refuse(fields)?;
     let mut parameters = ParameterFields::read(fields, Penalties::OfAnswer)?;
     parameters.default_tokens = Some(TOKENS_DEFAULT);
-    let echo = fields.boolean("echo")?.unwrap_or(false);
-    let logprobs = fields.count("logprobs", 0, LOGPROBS_MAX)?;
+    let echo = fields.read_or(&ECHOES)?;
+    let logprobs = fields.read(&LOGPROBS)?;
     let prompt_logprobs = parameters.prompt_logprobs.is_some();
     if streaming.streams && (prompt_logprobs || (echo && logprobs.is_some())) {
         let param = if prompt_logprobs { "prompt_logprobs" } else { "logprobs" };
@@ -79,7 +106,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
 /// # Errors
 /// 400 for prompts of a wrong shape, and for more texts than a request may ask for.
 pub(crate) fn read_texts(fields: Fields<'_>, n: usize) -> Result<Vec<Prompt>, ApiError> {
-    let prompts = read_prompts(fields, "prompt", PROMPTS_MAX)?;
+    let prompts = read_prompts(fields, &PROMPTS, PROMPTS_MAX)?;
     let count = prompts.len();
     if count * n > TEXTS_MAX {
         let message = format!("{count} prompts with n texts each are more than {TEXTS_MAX} texts");

@@ -5,15 +5,29 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 use trine_text::{Declaration, Message, ToolChoice};
 
-use crate::calling::{Calling, ONLY_FUNCTIONS, Offered, joined};
+use crate::calling::{Calling, ONLY_FUNCTIONS, Offered, PARALLEL_CALLS, TOOL_CHOICE, joined};
 use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, shown};
+use crate::fields::{Fields, rows};
 use crate::history::{Turn, Turns};
-use crate::json::Fields;
 use crate::messages::{Draft, Talk, check_count, role};
 use crate::parts::{self, Given};
 use crate::thinking::Thinking;
 use crate::warnings::note;
+
+rows! {
+    INPUT {
+        /// The user's words, or a conversation.
+        INPUTS! Value = "input", as response_input();
+    }
+    INSTRUCTIONS {
+        /// What stands before the conversation.
+        INSTRUCTION: str = "instructions";
+    }
+    TOOLS {
+        TOOL_LIST: [Value] = "tools", as list(schema("ResponseTool"));
+    }
+}
 
 /// Functions that are declared in namespaces, by the names under which the model knows them.
 #[derive(Debug, Default)]
@@ -45,7 +59,7 @@ fn name_of(item: &Value) -> Value {
 pub(super) fn calling(fields: Fields<'_>) -> Result<(Calling, Spaces), ApiError> {
     let mut tools =
         Tools { offered: Offered::default(), spaces: Spaces::default(), replaces: false };
-    for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
+    for (index, tool) in fields.read(&TOOL_LIST)?.unwrap_or_default().iter().enumerate() {
         tools.add(tool, format!("tools[{index}]"))?;
     }
     tools.replaces = true;
@@ -55,20 +69,20 @@ pub(super) fn calling(fields: Fields<'_>) -> Result<(Calling, Spaces), ApiError>
             tools.add(tool, format!("input[{index}].tools[{at}]"))?;
         }
     }
-    let choice = match fields.get("tool_choice") {
+    let choice = match fields.get(&TOOL_CHOICE) {
         Some(choice) => match (choice["namespace"].as_str(), choice["name"].as_str()) {
             (Some(space), Some(name)) => ToolChoice::Named(joined(space, name)),
             _ => tools.offered.read_choice(choice)?,
         },
         None => ToolChoice::Auto,
     };
-    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    let parallel = fields.read_or(&PARALLEL_CALLS)?;
     Ok((tools.offered.choose(choice, parallel, "tool_choice.name")?, tools.spaces))
 }
 
 /// Returns the items of the input; none if it is a text.
 fn items(fields: Fields<'_>) -> &[Value] {
-    fields.get("input").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    fields.get(&INPUTS).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn adds_tools(item: &Value) -> bool {
@@ -334,7 +348,7 @@ fn unfolded(items: &[Value]) -> Result<Vec<Draft<'_>>, ApiError> {
 
 /// Reads the conversation, after the instructions.
 pub(super) fn conversation(fields: Fields<'_>, calling: Calling) -> Result<Conversation, ApiError> {
-    let talk = match fields.get("input") {
+    let talk = match fields.get(&INPUTS) {
         Some(Value::String(text)) => Talk::from(vec![Message::new("user", text.as_str())]),
         Some(Value::Array(items)) => {
             let drafts = unfolded(items)?;
@@ -346,5 +360,5 @@ pub(super) fn conversation(fields: Fields<'_>, calling: Calling) -> Result<Conve
     let thinking = Thinking::of_response(fields)?.updated(updated_effort(items(fields)));
     let rendering = Rendering { thinking, ..Rendering::default() };
     let conversation = Conversation::new(calling, talk, rendering);
-    Ok(conversation.after(fields.text("instructions")?))
+    Ok(conversation.after(fields.read(&INSTRUCTION)?))
 }

@@ -49,15 +49,15 @@ fn is_well(server: &Harness) {
 #[test]
 fn bodies_that_are_no_json_objects() {
     let server = Harness::start();
-    let deep = format!("{{\"prompt\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep = format!("{{\"model\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let bodies: [&[u8]; 12] = [
         b"",
         b"{\"prompt\": \"a\"",
         b"{\"prompt\": NaN}",
         b"{\"prompt\": \"a\", \"temperature\": Infinity}",
         b"{\"prompt\": \"a\", \"prompt\": \"b\"}",
-        b"{\"prompt\": \"\\ud800\"}",
-        b"{\"prompt\": \"\xff\xfe\"}",
+        b"{\"model\": \"\\ud800\"}",
+        b"{\"model\": \"\xff\xfe\"}",
         b"[]",
         b"1",
         b"null",

@@ -106,7 +106,7 @@ fn bodies_that_take_too_much_memory_are_refused() {
         ("/v1/chat/completions/input_tokens", with("x", &objects)),
         (CHAT, with("x", &lists)),
         (CHAT, json!({"messages": [hi], "tools": [tool]})),
-        (CHAT, json!({"messages": [hi], "metadata": lists})),
+        ("/v1/responses", json!({"input": "Hi", "metadata": lists})),
         ("/v1/messages/count_tokens", with("content", &json!(vec![part; 20_000]))),
         (COMPLETIONS, json!({ "prompt": lists })),
         ("/detokenize", json!({"tokens": vec![5; 100_000]})),
