@@ -8,6 +8,15 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Model, Op, WeightPlace, Width, fusion, gather, names, narrow};
+use trine_testing::ends::{differences, with_more, with_states};
+use trine_testing::gemma3n::gemma3n;
+use trine_testing::gemma4::gemma4;
+use trine_testing::pages::sequences_move_between_programs;
+use trine_testing::pictures::with_tower;
+use trine_testing::random::{
+    Draft, FORMATS, Mixture, Random, Sizes, forms, model, relative_difference, sized, traffic,
+    traffic_of,
+};
 use trine_vulkan::pack::Format;
 use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;

@@ -6,7 +6,6 @@ use super::handles::{Addresses, Extent, Handles, Visitor, spans};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
-use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 

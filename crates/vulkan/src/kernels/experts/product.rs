@@ -326,7 +326,9 @@ impl ExpertsLaunch {
 mod tests {
     use super::*;
     use crate::capabilities::presets::{h200, radeon_780m, software};
-    use crate::kernels::operand::OperandKind;
+    use crate::dispatch::Span;
+    use crate::kernels::handles::Extent;
+    use crate::kernels::operand::{Operand, OperandKind};
     use crate::pack::{Format, PlaneBytes};
 
     /// Each device has a shape for groups of each size, for both products of Gemma 4 26B-A4B.
