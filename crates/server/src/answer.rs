@@ -20,7 +20,7 @@ use tracing::{Instrument, Span};
 use crate::app::App;
 use crate::body::Held;
 use crate::error::{ApiError, Dialect, shown};
-use crate::guard::{Asked, METHODS};
+use crate::guard::{METHODS, RequestFacts};
 use crate::lifecycle::{InFlight, Phase};
 use crate::visitor::Visitor;
 use crate::warnings::Noted;
@@ -34,7 +34,7 @@ pub(crate) async fn answer(
     is_reserve: bool,
 ) -> Response<Body> {
     trim_path(request.uri_mut());
-    let asked = Asked::new(&request);
+    let asked = RequestFacts::new(&request);
     let started = Instant::now();
     let span = request_span(&asked);
     if let Some(trace_parent) = app.trace_parent {
@@ -105,7 +105,7 @@ fn trim_path(uri: &mut Uri) {
 
 /// Returns the span of a request. Where OpenTelemetry has a name for an attribute, the field has
 /// that name (<https://opentelemetry.io/docs/specs/semconv/http/http-spans/>).
-fn request_span(asked: &Asked) -> Span {
+fn request_span(asked: &RequestFacts) -> Span {
     tracing::info_span!(
         "request",
         id = asked.id,
@@ -121,7 +121,7 @@ fn request_span(asked: &Asked) -> Span {
 fn finish(
     app: &App,
     mut response: Response<Body>,
-    asked: &Asked,
+    asked: &RequestFacts,
     elapsed: Duration,
     work: Option<InFlight>,
     is_from_known_source: bool,
@@ -140,7 +140,7 @@ fn finish(
         }
         tracing::debug!(message = error.message, "refused");
     }
-    app.told.tell(&mut response);
+    app.logged_warnings.tell(&mut response);
     let status = response.status();
     app.metrics.answered(route.as_ref().map_or("other", MatchedPath::as_str), status.as_u16());
     let span = Span::current();

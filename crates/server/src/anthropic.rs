@@ -19,7 +19,7 @@ use crate::fields::{FieldTable, Fields, Harmless, Rows, Unsupported, Within, row
 use crate::flow::{self, STREAM, STREAMS, Talking};
 use crate::generate::{Piece, Reason, Whole};
 use crate::guard::random_id;
-use crate::messages::{Draft, Talk, check_count, role};
+use crate::messages::{ChatInput, Draft, check_count, role};
 use crate::models::Lease;
 use crate::open::{Sees, open};
 use crate::parameters::{EVERYWHERE, ParameterFields, Penalties, SAMPLING, TOKENS_MAX, read_stops};
@@ -129,7 +129,7 @@ fn check_thread(fields: Fields<'_>) -> Result<(), ApiError> {
     Err(error.with_details(details))
 }
 
-fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
+fn read(fields: Fields<'_>) -> Result<Talking<MessageEvents>, ApiError> {
     check_thread(fields)?;
     let streams = fields.read_or(&STREAMS)?;
     fields.refuse(&UNSUPPORTED)?;
@@ -141,7 +141,7 @@ fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
     parameters.stops = read_stops(fields, &STOP_SEQUENCES)?;
     parameters.structure = Structure::of_message(fields)?;
     let conversation = conversation(fields, rendering(fields)?)?;
-    let writer = |ids: Vec<u32>, _: &ParameterFields, lease: &Arc<Lease>| Events {
+    let writer = |ids: Vec<u32>, _: &ParameterFields, lease: &Arc<Lease>| MessageEvents {
         id: random_id("msg_"),
         model: Arc::clone(&lease.name),
         prompt_tokens: ids.len(),
@@ -306,7 +306,7 @@ fn conversation(fields: Fields<'_>, rendering: Rendering) -> Result<Conversation
         unfold(format!("messages[{index}]"), message, &mut drafts)?;
     }
     check_count("messages", drafts.len())?;
-    let mut talk = Talk::of(drafts)?;
+    let mut talk = ChatInput::of(drafts)?;
     talk.messages.iter_mut().for_each(flatten);
     Ok(Conversation::new(calling, talk, rendering).after(system(fields)?.as_deref()))
 }
@@ -384,7 +384,7 @@ fn usage(prompt: usize, cached: usize, generated: usize) -> Value {
 }
 
 /// Writes messages and events.
-struct Events {
+struct MessageEvents {
     id: String,
     model: Arc<str>,
     prompt_tokens: usize,
@@ -401,7 +401,7 @@ enum Block {
     Thinking,
 }
 
-impl Events {
+impl MessageEvents {
     /// Begins a block, unless it has begun; ends another one that has.
     fn open(&mut self, block: Block, out: &mut Vec<u8>) {
         if self.opened == Some(block) {
@@ -445,7 +445,7 @@ impl Events {
     }
 }
 
-impl Writer for Events {
+impl Writer for MessageEvents {
     fn header(&self) -> Option<(HeaderName, HeaderValue)> {
         Some((HeaderName::from_static("request-id"), self.id.parse().ok()?))
     }

@@ -18,7 +18,7 @@ use crate::ollama::pulls::Pulls;
 use crate::options::{Limits, PictureLimits, TraceParent};
 use crate::rates::Samples;
 use crate::rooms::{DecodingRoom, PERMIT_BYTES, PreparedRoom, Room};
-use crate::warnings::{Noted, Told};
+use crate::warnings::{LoggedWarnings, Noted};
 use crate::workers::{Weight, Workers};
 
 /// Pictures that are fetched at once, lookups of their hosts included.
@@ -56,7 +56,7 @@ pub(crate) struct App {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
     pub(crate) rates: Samples,
-    pub(crate) told: Told,
+    pub(crate) logged_warnings: LoggedWarnings,
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
     /// A request for the catalogue holds it: looking may take a while, and takes one thread.
@@ -93,7 +93,7 @@ impl App {
             lifecycle: Lifecycle::new(limits.request),
             metrics: Metrics::new(),
             rates: Samples::default(),
-            told: Told::default(),
+            logged_warnings: LoggedWarnings::default(),
             pulls: Pulls::default(),
             catalog: tokio::sync::Mutex::default(),
             bodies: Room::new("bodies", limits.bodies_bytes),
@@ -163,7 +163,7 @@ mod tests {
     use crate::lanes;
     use crate::models::testing::Demo;
     use crate::models::{
-        Files, Found, KeepAlive, Library, Listed, LoadError, LoadedModel, Loader, Outline,
+        Files, Found, KeepAlive, Library, Listed, LoadError, LoadedModel, Loader, ModelSummary,
     };
 
     /// The models of [`Demo`], whose list takes a while.
@@ -174,8 +174,8 @@ mod tests {
             Demo.stamp(model)
         }
 
-        fn outline(&self, model: &str) -> Result<Outline, String> {
-            Demo.outline(model)
+        fn summary(&self, model: &str) -> Result<ModelSummary, String> {
+            Demo.summary(model)
         }
     }
 

@@ -193,7 +193,7 @@ async fn read(
     request: Request<Body>,
 ) -> Result<(Vec<u8>, Vec<OwnedSemaphorePermit>), ApiError> {
     let switch = request.extensions().get::<Switch>().cloned();
-    let mut reading = Reading::begin(app, request.into_body())?;
+    let mut reading = BodyReader::begin(app, request.into_body())?;
     let mut is_whole = false;
     if !reading.is_large() {
         is_whole = reading.read(LIGHT_BYTES).await?;
@@ -212,7 +212,7 @@ async fn read(
 }
 
 /// A body that is being read.
-struct Reading<'a> {
+struct BodyReader<'a> {
     app: &'a App,
     body: Body,
     bytes: Vec<u8>,
@@ -220,7 +220,7 @@ struct Reading<'a> {
     deadline: Instant,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> BodyReader<'a> {
     /// # Errors
     /// 413 if the body's announced length is too large.
     fn begin(app: &'a App, body: Body) -> Result<Self, ApiError> {

@@ -14,7 +14,7 @@ use crate::error::{ApiError, Code};
 use crate::fields::{FieldTable, Fields, Rows, rows};
 use crate::generate::check_queue;
 use crate::history::{LeftOuts, fill};
-use crate::messages::{self, Talk, read_messages};
+use crate::messages::{self, ChatInput, read_messages};
 use crate::models::{Lease, Preset};
 use crate::parameters::{ParameterFields, Parameters};
 use crate::pictures::{Pictured, Sent};
@@ -109,8 +109,8 @@ impl Pictured for Conversation {
 
 impl Conversation {
     /// Makes a conversation in which tools may be called.
-    pub(crate) fn new(calling: Calling, talk: impl Into<Talk>, rendering: Rendering) -> Self {
-        let Talk { messages, pictures, left_out } = talk.into();
+    pub(crate) fn new(calling: Calling, talk: impl Into<ChatInput>, rendering: Rendering) -> Self {
+        let ChatInput { messages, pictures, left_out } = talk.into();
         Self { calling, messages, pictures, left_out, rendering, shortens: false }
     }
 

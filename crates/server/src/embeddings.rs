@@ -80,7 +80,7 @@ impl Inputs {
     /// # Errors
     /// 501 for a model that computes no embeddings, 503 if its queue is full or other answers take
     /// all the memory for answers, and 400 naming a field that it cannot serve.
-    fn encode(self, app: &App, lease: &Lease) -> Result<Ready, ApiError> {
+    fn encode(self, app: &App, lease: &Lease) -> Result<EncodedInputs, ApiError> {
         let dimensions = dimensions(lease)?;
         if !self.cuts {
             check_dimensions(self.dimensions, dimensions)?;
@@ -104,7 +104,11 @@ impl Inputs {
             self.check_together(tokens)?;
             encoded.push(ids);
         }
-        Ok(Ready { prompts: encoded, dimensions: self.dimensions.filter(|_| self.cuts), room })
+        Ok(EncodedInputs {
+            prompts: encoded,
+            dimensions: self.dimensions.filter(|_| self.cuts),
+            room,
+        })
     }
 
     fn ids(&self, prompt: &Prompt, lease: &Lease) -> Result<Vec<u32>, ApiError> {
@@ -133,7 +137,7 @@ impl Inputs {
 }
 
 /// Texts ready for the model.
-struct Ready {
+struct EncodedInputs {
     prompts: Vec<Vec<u32>>,
     /// How many elements of each vector are wanted, if not all.
     dimensions: Option<usize>,
@@ -190,8 +194,13 @@ pub(crate) struct Vectors {
 /// # Errors
 /// 503 if the queue has no room for the first of them, or has no room for another for a long time;
 /// 408 if the request's time is over; and the errors that end a generation without a text.
-async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<Vectors, ApiError> {
-    let (model, Ready { prompts, dimensions, room }) = (&lease.model, ready);
+async fn embed(
+    app: &App,
+    lease: &Lease,
+    ready: EncodedInputs,
+    priority: i32,
+) -> Result<Vectors, ApiError> {
+    let (model, EncodedInputs { prompts, dimensions, room }) = (&lease.model, ready);
     let tokens = prompts.iter().map(Vec::len).sum();
     let metrics = app.metrics.model(&lease.base);
     let deadline = app.lifecycle.deadline(lease.asked);
@@ -336,7 +345,7 @@ fn respond(
         comma.to_owned() + &item(index, &row)
     });
     let pieces = std::iter::once(head).chain(items).chain(std::iter::once("]}".to_owned()));
-    json_of(Body::new(Pieces { pieces }))
+    json_of(Body::new(VectorBody { pieces }))
 }
 
 /// Returns the numbers of a vector as JSON, each with the digits that distinguish it from other
@@ -347,11 +356,11 @@ fn numbers(row: &[f32]) -> String {
 
 /// A body that is made piece by piece while it is sent: text takes several times the memory of the
 /// numbers.
-struct Pieces<I> {
+struct VectorBody<I> {
     pieces: I,
 }
 
-impl<I: Iterator<Item = String> + Unpin> http_body::Body for Pieces<I> {
+impl<I: Iterator<Item = String> + Unpin> http_body::Body for VectorBody<I> {
     type Data = Bytes;
     type Error = Infallible;
 

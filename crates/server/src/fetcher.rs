@@ -101,16 +101,16 @@ impl fmt::Debug for FetchEnd {
 
 /// Somebody who waits for a fetch. Ends it when dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Waiter(FetchEnd);
+pub(crate) struct FetchWaiter(FetchEnd);
 
-impl Waiter {
+impl FetchWaiter {
     /// Returns what tells the fetch.
     pub(crate) fn end(&self) -> FetchEnd {
         self.0.clone()
     }
 }
 
-impl Drop for Waiter {
+impl Drop for FetchWaiter {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_fetch_is_told_of_its_end_once() {
         let (told, tells) = channel();
-        let waiter = Waiter::default();
+        let waiter = FetchWaiter::default();
         let end = waiter.end();
         let hook = |told: std::sync::mpsc::Sender<u8>, number| move || told.send(number).unwrap();
         end.then(hook(told.clone(), 1));

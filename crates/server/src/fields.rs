@@ -193,7 +193,13 @@ macro_rules! kind {
 kind!(bool, bool, Value::as_bool, "true or false", schema::boolean());
 kind!(str, &'a str, Value::as_str, "a text", schema::text());
 kind!([Value], &'a [Value], list, "a list", schema::list(schema::any()));
-kind!(Object, &'a Object, Value::as_object, "an object", schema::free_object());
+kind!(
+    Map<String, Value>,
+    &'a Map<String, Value>,
+    Value::as_object,
+    "an object",
+    schema::free_object()
+);
 kind!(Value, &'a Value, Some, "a value", schema::any());
 kind!(
     i64,
@@ -231,8 +237,6 @@ kind!(
 
 /// An object whose fields are read by rows of their own.
 pub(crate) struct Within;
-
-type Object = Map<String, Value>;
 
 fn list(value: &Value) -> Option<&[Value]> {
     value.as_array().map(Vec::as_slice)

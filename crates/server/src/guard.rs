@@ -135,7 +135,7 @@ impl Guard {
     }
 
     /// Adds the headers that let a web page read the response, if it may.
-    pub(crate) fn allow_page(&self, asked: &Asked, headers: &mut HeaderMap) {
+    pub(crate) fn allow_page(&self, asked: &RequestFacts, headers: &mut HeaderMap) {
         let Some(origin) = &asked.origin else { return };
         headers.insert("vary", HeaderValue::from_static("origin"));
         if !self.allows_origin(origin, asked.host.as_ref()) {
@@ -185,7 +185,7 @@ pub(crate) fn is_public(path: &str) -> bool {
 
 /// The facts of a request that are kept for its response.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestFacts {
     pub(crate) method: Method,
     pub(crate) path: String,
     /// The request's id, for the response and for log lines.
@@ -199,7 +199,7 @@ pub(crate) struct Asked {
     wanted_headers: Option<HeaderValue>,
 }
 
-impl Asked {
+impl RequestFacts {
     pub(crate) fn new<B>(request: &Request<B>) -> Self {
         let headers = request.headers();
         let given = headers.get("x-request-id").and_then(|id| id.to_str().ok());
@@ -372,9 +372,9 @@ mod tests {
     #[test]
     fn only_plain_request_ids_are_taken_over() {
         let with = |id: &str| Request::builder().header("x-request-id", id).body(()).unwrap();
-        assert_eq!(Asked::new(&with("abc-1")).id, "abc-1");
+        assert_eq!(RequestFacts::new(&with("abc-1")).id, "abc-1");
         for id in ["a b", "", "\t", &"x".repeat(129)] {
-            assert!(Asked::new(&with(id)).id.starts_with("req-"), "{id:?}");
+            assert!(RequestFacts::new(&with(id)).id.starts_with("req-"), "{id:?}");
         }
     }
 }

@@ -33,7 +33,7 @@ impl ImageUrls {
     /// What an entry looks like, or that nothing is fetched from it: it is this machine, or an
     /// address that is not public.
     pub fn read_host(text: &str) -> Result<String, String> {
-        let entry = Entry::read(text).ok_or_else(|| {
+        let entry = HostEntry::read(text).ok_or_else(|| {
             "use the name of a host such as example.com, *.example.com or example.com:8443"
                 .to_owned()
         })?;
@@ -51,13 +51,13 @@ impl ImageUrls {
 
 /// An entry of the list of hosts.
 #[derive(Debug)]
-struct Entry {
+struct HostEntry {
     /// Whether it stands for the hosts below its own.
     is_wild: bool,
     authority: Authority,
 }
 
-impl Entry {
+impl HostEntry {
     fn read(text: &str) -> Option<Self> {
         let (is_wild, rest) = match text.strip_prefix("*.") {
             Some(rest) => (true, rest),
@@ -83,7 +83,7 @@ impl Entry {
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for HostEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.is_wild { "*." } else { "" }, self.authority)
     }
@@ -118,7 +118,7 @@ pub(crate) enum UrlError {
         "the files that the request names have more than {0} bytes together; name fewer, or smaller ones"
     )]
     TooLargeTogether(usize),
-    #[error("an encrypted connection is not given up for http")]
+    #[error("a redirect from https to http is not followed")]
     Unencrypted,
     #[error("the image is not there: {0}")]
     Failed(String),
@@ -190,11 +190,11 @@ pub(crate) fn read_url(text: &str) -> Result<WebUrl, UrlError> {
 
 /// A URL whose host is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct AllowedUrl {
     pub(crate) url: WebUrl,
 }
 
-impl Place {
+impl AllowedUrl {
     /// Returns the URL to fetch, if its host is among those that are allowed.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl Place {
         let allowed = allowed.ok_or(UrlError::Off)?;
         let (host, port) = (url.host(), url.port());
         let is_named = |entry: &String| {
-            Entry::read(entry).is_some_and(|entry| entry.names(&host, port, url.usual_port()))
+            HostEntry::read(entry).is_some_and(|entry| entry.names(&host, port, url.usual_port()))
         };
         if !allowed.hosts.iter().any(is_named) {
             return Err(UrlError::OtherHost);
@@ -222,8 +222,8 @@ impl Place {
     /// Returns the place that a redirect leads to.
     ///
     /// # Errors
-    /// If it is not fetched: as for [`Place::of`], and if it gives up encryption. The error says
-    /// that a redirect led there, and to which host.
+    /// If it is not fetched: as for [`AllowedUrl::of`], and if it gives up encryption. The error
+    /// says that a redirect led there, and to which host.
     pub(crate) fn redirected(
         &self,
         location: &str,
@@ -311,9 +311,9 @@ pub(crate) mod tests {
 
     /// Answers as a table of URLs says.
     #[derive(Debug, Default)]
-    pub(crate) struct Table(pub(crate) Vec<(&'static str, Fetched)>);
+    pub(crate) struct UrlTable(pub(crate) Vec<(&'static str, Fetched)>);
 
-    impl Fetcher for Table {
+    impl Fetcher for UrlTable {
         fn get(&self, request: &Fetch, _: &FetchEnd) -> Result<Fetched, String> {
             assert!(request.addresses.iter().all(|address| is_public(address.ip())));
             let found = self.0.iter().find(|(url, _)| *url == request.url);
@@ -321,13 +321,13 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn allowed(hosts: &[&str], table: Table) -> ImageUrls {
+    pub(crate) fn allowed(hosts: &[&str], table: UrlTable) -> ImageUrls {
         let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
         ImageUrls { hosts, fetcher: Arc::new(table) }
     }
 
     fn place(url: &str, hosts: &[&str]) -> Result<(String, u16), UrlError> {
-        let place = Place::of(&read_url(url)?, Some(&allowed(hosts, Table::default())))?;
+        let place = AllowedUrl::of(&read_url(url)?, Some(&allowed(hosts, UrlTable::default())))?;
         Ok((place.host(), place.url.port()))
     }
 
@@ -382,7 +382,7 @@ pub(crate) mod tests {
         let long = format!("https://example.com/{}", "a".repeat(URL_BYTES_MAX));
         assert_eq!(place(&long, &hosts), Err(UrlError::TooLong));
         let url = read_url("https://example.com/").unwrap();
-        assert_eq!(Place::of(&url, None), Err(UrlError::Off));
+        assert_eq!(AllowedUrl::of(&url, None), Err(UrlError::Off));
     }
 
     #[test]
@@ -458,9 +458,9 @@ pub(crate) mod tests {
 
     #[test]
     fn redirects_stay_within_the_list() {
-        let allowed = allowed(&["example.com", "cdn.example.com"], Table::default());
+        let allowed = allowed(&["example.com", "cdn.example.com"], UrlTable::default());
         let next = |from: &str, location: &str| {
-            let place = Place::of(&read_url(from).unwrap(), Some(&allowed)).unwrap();
+            let place = AllowedUrl::of(&read_url(from).unwrap(), Some(&allowed)).unwrap();
             place.redirected(location, Some(&allowed)).map(|place| place.url.to_string())
         };
         let from = "https://example.com/a?b=1";
@@ -555,8 +555,9 @@ pub(crate) mod tests {
 
     #[test]
     fn one_private_address_among_public_ones_is_refused() {
-        let allowed = allowed(&["example.com"], Table::default());
-        let place = Place::of(&read_url("https://example.com/").unwrap(), Some(&allowed)).unwrap();
+        let allowed = allowed(&["example.com"], UrlTable::default());
+        let place =
+            AllowedUrl::of(&read_url("https://example.com/").unwrap(), Some(&allowed)).unwrap();
         let addresses = |all: &[&str]| -> Vec<SocketAddr> {
             all.iter().map(|address| SocketAddr::new(address.parse().unwrap(), 443)).collect()
         };

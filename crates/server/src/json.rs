@@ -46,7 +46,7 @@ pub(crate) fn parse_object(
 ) -> Result<Map<String, Value>, ApiError> {
     // RFC 8259 allows readers to ignore a byte order mark, which some Windows programs write.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let held = Held {
+    let held = BodyCost {
         values: Cell::new(0),
         bytes: Cell::new(0),
         told: Cell::new(0),
@@ -71,7 +71,7 @@ pub(crate) fn parse_object(
 }
 
 /// What a body holds so far.
-struct Held<'a, 'b> {
+struct BodyCost<'a, 'b> {
     values: Cell<usize>,
     bytes: Cell<usize>,
     /// The bytes for which there is room.
@@ -82,7 +82,7 @@ struct Held<'a, 'b> {
     names: HashSet<&'static str>,
 }
 
-impl Held<'_, '_> {
+impl BodyCost<'_, '_> {
     fn add<E: Error>(&self, bytes: usize) -> Result<(), E> {
         let all = self.bytes.get().saturating_add(bytes);
         self.bytes.set(all);
@@ -106,7 +106,7 @@ impl Held<'_, '_> {
 /// A [`Value`] without duplicate keys.
 #[derive(Clone, Copy)]
 struct Strict<'a, 'b, 'c> {
-    held: &'a Held<'b, 'c>,
+    held: &'a BodyCost<'b, 'c>,
     /// Number of lists and objects around it.
     depth: usize,
 }

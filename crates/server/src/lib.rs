@@ -95,7 +95,7 @@ pub use image_urls::ImageUrls;
 pub use keys::{KEY_BYTES_WANTED, Keys};
 pub use models::{
     Catalog, Description, Files, Found, KeepAlive, Library, LibraryError, Listed, LoadError,
-    LoadedModel, Loader, Offer, OfferState, Outline, Pictures, Preset, PullProgress, Recipe,
+    LoadedModel, Loader, ModelSummary, Offer, OfferState, Pictures, Preset, PullProgress, Recipe,
     Refusal,
 };
 pub use options::{Limits, PictureLimits, ServerOptions, TraceParent};

@@ -39,13 +39,13 @@ pub(crate) const COMPLETION: FieldTable = &[
 ];
 
 /// What a request asks for.
-struct Asked {
+struct LlamaRequest {
     parameters: ParameterFields,
     prompts: Vec<Prompt>,
     streams: bool,
 }
 
-impl Pictured for Asked {}
+impl Pictured for LlamaRequest {}
 
 /// Continues texts.
 pub(crate) async fn completion(
@@ -55,7 +55,7 @@ pub(crate) async fn completion(
     flow::answer(&app, request, COMPLETION, read).await
 }
 
-fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+fn read(fields: Fields<'_>) -> Result<LlamaRequest, ApiError> {
     let streams = fields.read_or(&STREAMS)?;
     calling::refuse(fields)?;
     thinking::refuse(fields)?;
@@ -65,10 +65,10 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
         return Err(ApiError::unsupported("prompt_logprobs", "use /v1/completions"));
     }
     let prompts = read_texts(fields, parameters.n)?;
-    Ok(Asked { parameters, prompts, streams })
+    Ok(LlamaRequest { parameters, prompts, streams })
 }
 
-impl flow::Asked for Asked {
+impl flow::Asked for LlamaRequest {
     type Writer = Texts;
 
     fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Texts>, ApiError> {

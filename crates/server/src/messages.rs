@@ -27,13 +27,13 @@ rows! {
 
 /// Messages, the pictures of their parts, in order, and what the model is not shown.
 #[derive(Debug, Default)]
-pub(crate) struct Talk {
+pub(crate) struct ChatInput {
     pub(crate) messages: Vec<Message>,
     pub(crate) pictures: Sent,
     pub(crate) left_out: LeftOuts,
 }
 
-impl From<Vec<Message>> for Talk {
+impl From<Vec<Message>> for ChatInput {
     fn from(messages: Vec<Message>) -> Self {
         Self { messages, ..Self::default() }
     }
@@ -145,7 +145,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Makes the message; `talk` takes pictures and what is left out.
-    fn finish(mut self, turn: Turn, talk: &mut Talk) -> Result<Message, ApiError> {
+    fn finish(mut self, turn: Turn, talk: &mut ChatInput) -> Result<Message, ApiError> {
         let path = format!("{}.{}", self.path, self.content_name);
         let has_parts = !self.parts.is_empty();
         match self.content {
@@ -161,7 +161,7 @@ impl<'a> Draft<'a> {
         }
         let mut thoughts = String::new();
         let parts = std::mem::take(&mut self.parts);
-        let parts = Place { role: self.role, turn }.read(parts, &mut thoughts, talk)?;
+        let parts = PartPlace { role: self.role, turn }.read(parts, &mut thoughts, talk)?;
         let content = match self.content {
             Some(Value::String(text)) if !has_parts => text.as_str().into(),
             Some(Value::Array(_) | Value::String(_)) => Content::Parts(parts),
@@ -177,7 +177,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl Talk {
+impl ChatInput {
     /// Makes messages of drafts.
     ///
     /// # Errors
@@ -204,15 +204,15 @@ impl Talk {
 /// Reads the messages of a field in the form of chats.
 ///
 /// # Errors
-/// 400 for too many or none, and as [`Talk::of`].
-pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Talk, ApiError> {
+/// 400 for too many or none, and as [`ChatInput::of`].
+pub(crate) fn read_messages(fields: Fields<'_>) -> Result<ChatInput, ApiError> {
     let items = fields.read(&ITEMS)?.ok_or_else(|| {
         ApiError::field("messages", "messages is missing; use a list of messages")
     })?;
     check_count("messages", items.len())?;
     let drafts = items.iter().enumerate();
     let drafts = drafts.map(|(index, item)| Draft::read(format!("messages[{index}]"), item, role));
-    Talk::of(drafts.collect::<Result<_, _>>()?)
+    ChatInput::of(drafts.collect::<Result<_, _>>()?)
 }
 
 /// Returns the role that a name stands for.
@@ -278,18 +278,18 @@ fn read_calls(extra: &mut Map<String, Value>) {
 }
 
 /// Where parts stand.
-struct Place<'a> {
+struct PartPlace<'a> {
     role: &'a str,
     turn: Turn,
 }
 
-impl Place<'_> {
+impl PartPlace<'_> {
     /// Reads the parts of a message; `talk` takes pictures and what is left out.
     fn read(
         &self,
         parts: Vec<(String, Given<'_>)>,
         thoughts: &mut String,
-        talk: &mut Talk,
+        talk: &mut ChatInput,
     ) -> Result<Vec<Part>, ApiError> {
         let mut pieces: Vec<(Part, bool)> = Vec::with_capacity(parts.len());
         for (path, given) in parts {
@@ -314,7 +314,7 @@ impl Place<'_> {
         &self,
         path: String,
         given: Given<'_>,
-        talk: &mut Talk,
+        talk: &mut ChatInput,
     ) -> Result<Option<(Part, bool)>, ApiError> {
         let missing = |what: &str, about: String, why: String, param: String| Missing {
             what: what.to_owned(),

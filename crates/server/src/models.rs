@@ -44,7 +44,7 @@ pub use keep::KeepAlive;
 pub(crate) use lease::Lease;
 pub use loader::{
     Description, Files, Found, Library, LibraryError, Listed, LoadError, LoadedModel, Loader,
-    Outline, Pictures, PullProgress, Refusal,
+    ModelSummary, Pictures, PullProgress, Refusal,
 };
 use loading::Look;
 pub use preset::{Preset, Recipe};
@@ -374,15 +374,15 @@ impl Models {
     ///
     /// # Errors
     /// 503 if its files cannot be read.
-    pub(crate) async fn outline(&self, named: &Named) -> Result<Outline, ApiError> {
+    pub(crate) async fn summary(&self, named: &Named) -> Result<ModelSummary, ApiError> {
         if let Some(ready) = self.shared.table().ready(&named.base) {
-            return Ok(ready.model.outline());
+            return Ok(ready.model.summary());
         }
         let (loader, base) = (Arc::clone(&self.shared.loader), Arc::clone(&named.base));
-        let outline = tokio::task::spawn_blocking(move || loader.outline(&base)).await;
-        let outline =
-            outline.map_err(|_| ApiError::internal("the request met a defect of the server"))?;
-        outline.map_err(|problem| {
+        let summary = tokio::task::spawn_blocking(move || loader.summary(&base)).await;
+        let summary =
+            summary.map_err(|_| ApiError::internal("the request met a defect of the server"))?;
+        summary.map_err(|problem| {
             tracing::error!(model = %shown(&named.base), problem, "the model cannot be described");
             let name = shown(&named.name);
             let message = format!("the model {name} cannot be read; the server's log says why");

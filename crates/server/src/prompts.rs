@@ -17,12 +17,12 @@ pub(crate) enum Prompt {
     /// Token ids, at least one; whether the model has them is not known.
     Ids(Vec<u32>),
     /// Token ids and texts, one after the other, at least one of each.
-    Mixed(Vec<Piece>),
+    Mixed(Vec<PromptPiece>),
 }
 
 /// A part of a prompt that has texts and token ids.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum PromptPiece {
     /// A text, which may be empty.
     Text(String),
     /// A token id.
@@ -75,11 +75,11 @@ fn read_parts(parts: &[Value]) -> Option<Prompt> {
         return parts.iter().map(token_id).collect::<Option<_>>().map(Prompt::Ids);
     }
     let piece = |part: &Value| match part {
-        Value::String(text) => Some(Piece::Text(text.clone())),
-        part => token_id(part).map(Piece::Id),
+        Value::String(text) => Some(PromptPiece::Text(text.clone())),
+        part => token_id(part).map(PromptPiece::Id),
     };
-    let pieces: Vec<Piece> = parts.iter().map(piece).collect::<Option<_>>()?;
-    let has_ids = pieces.iter().any(|piece| matches!(piece, Piece::Id(_)));
+    let pieces: Vec<PromptPiece> = parts.iter().map(piece).collect::<Option<_>>()?;
+    let has_ids = pieces.iter().any(|piece| matches!(piece, PromptPiece::Id(_)));
     has_ids.then_some(Prompt::Mixed(pieces))
 }
 
@@ -101,8 +101,8 @@ impl Prompt {
                 let mut ids = Vec::new();
                 for (index, piece) in pieces.iter().enumerate() {
                     match piece {
-                        Piece::Id(id) => ids.push(*id),
-                        Piece::Text(text) => ids.extend(encode(text, index == 0)?),
+                        PromptPiece::Id(id) => ids.push(*id),
+                        PromptPiece::Text(text) => ids.extend(encode(text, index == 0)?),
                     }
                 }
                 Ok(ids)
@@ -125,10 +125,10 @@ impl Prompt {
                 let (mut ids, mut least) = (Vec::new(), 0);
                 for piece in pieces {
                     match piece {
-                        Piece::Text(text) => {
+                        PromptPiece::Text(text) => {
                             least += lease.tokenizer.tokens_least(text, Specials::Parse);
                         }
-                        Piece::Id(id) => ids.push(*id),
+                        PromptPiece::Id(id) => ids.push(*id),
                     }
                 }
                 lease.check_prompt(&ids)?;

@@ -122,7 +122,7 @@ fn conversation(fields: Fields<'_>) -> Result<(Conversation, Spaces), ApiError> 
     Ok((input::conversation(fields, calling)?, spaces))
 }
 
-fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
+fn read(fields: Fields<'_>) -> Result<Talking<ResponseEvents>, ApiError> {
     let streams = fields.read_or(&STREAMS)?;
     fields.refuse(&UNSUPPORTED)?;
     if fields.read(&INCLUDES)?.is_some_and(|wanted| wanted.iter().any(|item| item == LOGPROBS)) {
@@ -139,7 +139,7 @@ fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
     let (conversation, spaces) = conversation(fields)?;
     let echoed = echoed(fields);
     let writer = |ids: Vec<u32>, _: &ParameterFields, lease: &Arc<Lease>| {
-        let answer = Answer {
+        let answer = ResponseParts {
             id: random_id("resp_"),
             created: unix_seconds(),
             model: Arc::clone(&lease.name),
@@ -147,7 +147,7 @@ fn read(fields: Fields<'_>) -> Result<Talking<Events>, ApiError> {
             echoed,
             spaces,
         };
-        Events { answer, sequence: 0, items: Vec::new(), text: None, thought: None }
+        ResponseEvents { answer, sequence: 0, items: Vec::new(), text: None, thought: None }
     };
     Ok(Talking { parameters, conversation, logprobs: None, streams, writer: Box::new(writer) })
 }
@@ -177,7 +177,7 @@ fn echoed(fields: Fields<'_>) -> Map<String, Value> {
 }
 
 /// The parts that all forms of a response share.
-struct Answer {
+struct ResponseParts {
     id: String,
     created: u64,
     model: Arc<str>,
@@ -186,7 +186,7 @@ struct Answer {
     spaces: Spaces,
 }
 
-impl Answer {
+impl ResponseParts {
     fn response(&self, status: &str, output: Value, ended: Option<&Ended>) -> Value {
         let mut response = json!({
             "id": self.id,
@@ -287,8 +287,8 @@ impl CallIds {
 }
 
 /// Writes events.
-struct Events {
-    answer: Answer,
+struct ResponseEvents {
+    answer: ResponseParts,
     sequence: usize,
     /// Items that have ended.
     items: Vec<Value>,
@@ -298,7 +298,7 @@ struct Events {
     thought: Option<(String, String)>,
 }
 
-impl Events {
+impl ResponseEvents {
     fn push(&mut self, out: &mut Vec<u8>, kind: &str, fields: Value) {
         let mut data = json!({"type": kind, "sequence_number": self.sequence});
         self.sequence += 1;
@@ -411,7 +411,7 @@ impl Events {
     }
 }
 
-impl Writer for Events {
+impl Writer for ResponseEvents {
     fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
         let Whole { parts, ended, .. } = &texts[0];
         let status = item_status(ended);

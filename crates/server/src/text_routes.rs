@@ -67,12 +67,12 @@ rows! {
 }
 
 /// The input of `/tokenize`.
-enum Given {
+enum TokenizeInput {
     Conversation(Box<Conversation>),
     Text { text: String, adds_bos: bool, parses: bool },
 }
 
-impl Pictured for Given {
+impl Pictured for TokenizeInput {
     fn pictures(&mut self) -> Option<&mut Sent> {
         match self {
             Self::Conversation(conversation) => conversation.pictures(),
@@ -103,8 +103,8 @@ pub(crate) async fn tokenize(
     written(&app, (lease.visitor.client, weight), tokens, room).await
 }
 
-fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
-    let text = |text: &str, adds_bos: bool, parses: bool| Given::Text {
+fn read_tokenize(fields: Fields<'_>) -> Result<(TokenizeInput, Form), ApiError> {
+    let text = |text: &str, adds_bos: bool, parses: bool| TokenizeInput::Text {
         text: text.to_owned(),
         adds_bos,
         parses,
@@ -112,7 +112,7 @@ fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
     let with_pieces = fields.read_or(&WITH_PIECES)?;
     let is_vllm = fields.get(&ITEMS).is_some() || fields.get(&PROMPT).is_some();
     let given = if fields.get(&ITEMS).is_some() {
-        Given::Conversation(Box::new(Conversation::read(fields)?))
+        TokenizeInput::Conversation(Box::new(Conversation::read(fields)?))
     } else if let Some(prompt) = fields.read(&PROMPT)? {
         text(prompt, fields.read_or(&ADD_SPECIAL_TOKENS)?, true)
     } else {
@@ -132,11 +132,11 @@ const SHORTER: &str = "send a shorter text";
 /// Returns what writes the answer, the weight of that work, and the room for what it holds.
 fn tokens(
     app: &App,
-    (given, form): (Given, Form),
+    (given, form): (TokenizeInput, Form),
     lease: &Arc<Lease>,
 ) -> Result<(Tokens, Weight, OwnedSemaphorePermit), ApiError> {
     let (ids, held) = match given {
-        Given::Conversation(conversation) => {
+        TokenizeInput::Conversation(conversation) => {
             let tokenizer = &*lease.tokenizer;
             let soft = PictureForm::of(tokenizer).and_then(|form| form.soft_id(tokenizer));
             let soft = soft.unwrap_or(tokenizer.vocabulary_size() as u32);
@@ -145,7 +145,7 @@ fn tokens(
             let held = size_of_val(&*ids);
             (Ids::Whole { ids, place: 0 }, held)
         }
-        Given::Text { text, adds_bos, parses } => {
+        TokenizeInput::Text { text, adds_bos, parses } => {
             let held = text.len();
             let tokenizer = Arc::clone(&lease.tokenizer);
             let encoder = Encoder::new(tokenizer, text, parses, adds_bos)?;
@@ -157,7 +157,7 @@ fn tokens(
         lease: Arc::clone(lease),
         ids,
         form,
-        part: Part::Beginning,
+        part: AnswerPart::Beginning,
         count: 0,
         batch: Vec::new(),
         spelled: HashMap::new(),
@@ -199,7 +199,7 @@ struct Tokens {
     lease: Arc<Lease>,
     ids: Ids,
     form: Form,
-    part: Part,
+    part: AnswerPart,
     /// Number of ids.
     count: usize,
     batch: Vec<u32>,
@@ -209,7 +209,7 @@ struct Tokens {
 
 /// The part of the answer that is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum AnswerPart {
     Beginning,
     Tokens,
     Names,
@@ -217,9 +217,9 @@ enum Part {
 
 impl Source for Tokens {
     fn more(&mut self, out: &mut Vec<u8>) -> bool {
-        if self.part == Part::Beginning {
+        if self.part == AnswerPart::Beginning {
             out.extend_from_slice(b"{\"tokens\":[");
-            self.part = Part::Tokens;
+            self.part = AnswerPart::Tokens;
         }
         self.batch.clear();
         let goes_on = self.ids.more(&mut self.batch);
@@ -230,7 +230,7 @@ impl Source for Tokens {
             }
             self.count += 1;
             let spell = || match self.part {
-                Part::Names => {
+                AnswerPart::Names => {
                     let mut name = Vec::new();
                     push_text(&mut name, &tokenizer.piece(id).unwrap_or_default());
                     name
@@ -247,13 +247,13 @@ impl Source for Tokens {
         }
         out.push(b']');
         let count = std::mem::take(&mut self.count);
-        if self.part == Part::Tokens && self.form.is_vllm {
+        if self.part == AnswerPart::Tokens && self.form.is_vllm {
             let context = self.lease.limits().context;
             push(out, format_args!(",\"count\":{count},\"max_model_len\":{context}"));
         }
-        if self.part == Part::Tokens && self.form.with_names {
+        if self.part == AnswerPart::Tokens && self.form.with_names {
             out.extend_from_slice(b",\"token_strs\":[");
-            self.part = Part::Names;
+            self.part = AnswerPart::Names;
             self.ids.rewind();
             self.spelled.clear();
             return true;
@@ -268,9 +268,9 @@ fn push(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 }
 
 /// The input of `/detokenize`.
-struct Pieces(Vec<u32>);
+struct DetokenizeInput(Vec<u32>);
 
-impl Pictured for Pieces {}
+impl Pictured for DetokenizeInput {}
 
 /// `POST /detokenize`
 pub(crate) async fn detokenize(
@@ -284,10 +284,10 @@ pub(crate) async fn detokenize(
         if ids.len() > IDS_MAX {
             return Err(ApiError::field("tokens", format!("use at most {IDS_MAX} token ids")));
         }
-        Ok(Pieces(ids))
+        Ok(DetokenizeInput(ids))
     };
     let answers = Arc::clone(&app);
-    let begin = move |Pieces(ids): Pieces, lease: &Arc<Lease>| {
+    let begin = move |DetokenizeInput(ids): DetokenizeInput, lease: &Arc<Lease>| {
         let vocabulary = lease.limits().vocabulary;
         if ids.iter().any(|&id| id as usize >= vocabulary) {
             return Err(ApiError::field("tokens", format!("use token ids below {vocabulary}")));

@@ -24,7 +24,7 @@ use crate::models::{Loader, Models};
 use crate::options::{ServerOptions, is_loopback};
 use crate::routes::router;
 use connection::{Standing, serve};
-use table::{Place, Table};
+use table::{ConnectionPermit, Connections};
 
 pub use error::ServeError;
 
@@ -142,7 +142,7 @@ impl Server {
     pub async fn run(self) {
         let lifecycle = self.app.lifecycle.clone();
         let limits = &self.app.limits;
-        let table = Arc::new(Table::new(limits.connections, limits.reserve));
+        let table = Arc::new(Connections::new(limits.connections, limits.reserve));
         let ended = async {
             lifecycle.reached(Phase::Draining).await;
             self.app.models.drain();
@@ -170,17 +170,17 @@ impl Server {
     /// Waits until no request is in flight and the connections have ended, or some time has passed.
     /// A request ends when its answer is in its connection's buffer; a connection ends when the
     /// client has taken that.
-    async fn settle(&self, table: &Table, at_most: Duration) {
+    async fn settle(&self, table: &Connections, at_most: Duration) {
         let emptied = tokio::time::timeout(at_most, table.emptied());
         let _ = tokio::join!(self.app.lifecycle.idle(at_most), emptied);
     }
 
-    async fn accept(&self, table: &Arc<Table>) {
+    async fn accept(&self, table: &Arc<Connections>) {
         loop {
             match self.listener.accept().await {
                 Ok((stream, client)) => {
                     let is_late = self.app.lifecycle.phase() != Phase::Running;
-                    match Table::enter(table, client.ip(), is_late) {
+                    match Connections::enter(table, client.ip(), is_late) {
                         Some(place) => self.spawn(stream, client, place),
                         None => tracing::warn!("a connection is refused: too many are open"),
                     }
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    fn spawn(&self, stream: TcpStream, client: SocketAddr, place: Place) {
+    fn spawn(&self, stream: TcpStream, client: SocketAddr, place: ConnectionPermit) {
         let (app, router, tls) = (Arc::clone(&self.app), self.router.clone(), self.tls.clone());
         let switch = Switch::default();
         let standing = Standing { place, switch: switch.clone() };

@@ -109,7 +109,7 @@ impl Warnings {
         }
     }
 
-    /// Adds them to an answer; [`Told::tell`] takes them when it leaves.
+    /// Adds them to an answer; [`LoggedWarnings::tell`] takes them when it leaves.
     pub(crate) fn on(self, mut response: Response<Body>) -> Response<Body> {
         if !self.0.is_empty() {
             response.extensions_mut().insert(self);
@@ -146,9 +146,9 @@ pub(crate) fn escaped(text: &str) -> String {
 /// The warnings that are already in the log. An agent sends the same tools with every request: the
 /// log gets each warning once.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Mutex<HashSet<u64>>);
+pub(crate) struct LoggedWarnings(Mutex<HashSet<u64>>);
 
-impl Told {
+impl LoggedWarnings {
     /// Writes the warnings of an answer into its headers and, where they are new, into the log.
     /// Called in the request's span.
     pub(crate) fn tell(&self, response: &mut Response<Body>) {
@@ -187,7 +187,7 @@ mod tests {
         warnings.push("x".repeat(10_000));
         (0..100).for_each(|index| warnings.push(index.to_string()));
         let mut response = warnings.on(Response::new(Body::empty()));
-        Told::default().tell(&mut response);
+        LoggedWarnings::default().tell(&mut response);
         let values: Vec<&HeaderValue> = response.headers().get_all(HEADER).iter().collect();
         assert_eq!(values.len(), WARNINGS_MAX);
         assert_eq!(values[0], "a\\r\\nb: \\u{1f600}");
@@ -209,14 +209,14 @@ mod tests {
         let mut warnings = Warnings::default();
         warnings.push("of the answer");
         let mut response = noted.on(warnings.on(Response::new(Body::empty())));
-        Told::default().tell(&mut response);
+        LoggedWarnings::default().tell(&mut response);
         let values: Vec<&HeaderValue> = response.headers().get_all(HEADER).iter().collect();
         assert_eq!(values, ["of the answer", "one", "two"]);
     }
 
     #[test]
     fn the_log_gets_each_warning_once() {
-        let told = Told::default();
+        let told = LoggedWarnings::default();
         assert!(told.is_new("a") && told.is_new("b") && !told.is_new("a"));
         let others = (0..2 * TOLD_MAX).filter(|index| told.is_new(&index.to_string()));
         assert_eq!(others.count(), 2 * TOLD_MAX);

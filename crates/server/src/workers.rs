@@ -94,7 +94,7 @@ struct Queue {
     free: usize,
     /// The places that each client holds, if it holds any.
     held: HashMap<ClientId, usize>,
-    waiting: VecDeque<(ClientId, oneshot::Sender<Place>)>,
+    waiting: VecDeque<(ClientId, oneshot::Sender<WorkPermit>)>,
     /// The last turn of each client that holds or awaits a place, an even number. One that comes
     /// counts as having had its turn right before the latest: otherwise those who come again and
     /// again would go before one who waits.
@@ -104,7 +104,7 @@ struct Queue {
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct WorkPermit {
     places: Arc<Places>,
     client: ClientId,
 }
@@ -115,7 +115,7 @@ impl Places {
     }
 
     /// Waits for a place.
-    pub(crate) async fn take(self: &Arc<Self>, client: ClientId) -> Place {
+    pub(crate) async fn take(self: &Arc<Self>, client: ClientId) -> WorkPermit {
         let (sender, place) = oneshot::channel();
         self.queue().come(client, sender);
         self.hand_out();
@@ -131,19 +131,19 @@ impl Places {
         loop {
             // A place that nobody takes any more is given back, which locks the queue again.
             let Some((client, sender)) = self.queue().next() else { return };
-            drop(sender.send(Place { places: Arc::clone(self), client }));
+            drop(sender.send(WorkPermit { places: Arc::clone(self), client }));
         }
     }
 }
 
 impl Queue {
-    fn come(&mut self, client: ClientId, sender: oneshot::Sender<Place>) {
+    fn come(&mut self, client: ClientId, sender: oneshot::Sender<WorkPermit>) {
         self.turns.entry(client).or_insert(self.turn.saturating_sub(1));
         self.waiting.push_back((client, sender));
     }
 
     /// Takes a free place for the one whose turn it is.
-    fn next(&mut self) -> Option<(ClientId, oneshot::Sender<Place>)> {
+    fn next(&mut self) -> Option<(ClientId, oneshot::Sender<WorkPermit>)> {
         let mut gone = Vec::new();
         self.waiting.retain(|(client, sender)| {
             gone.extend(sender.is_closed().then_some(*client));
@@ -183,7 +183,7 @@ impl Queue {
     }
 }
 
-impl Drop for Place {
+impl Drop for WorkPermit {
     fn drop(&mut self) {
         self.places.queue().give_back(self.client);
         self.places.hand_out();
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     /// Takes a place if there is one at once.
-    fn try_take(places: &Arc<Places>) -> Option<Place> {
+    fn try_take(places: &Arc<Places>) -> Option<WorkPermit> {
         match pin!(places.take(ClientId(1))).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(place) => Some(place),
             Poll::Pending => None,

@@ -73,7 +73,7 @@ pub(crate) async fn written(
             }
         }
     });
-    Ok(json_of(Body::new(Pieces { receiver })))
+    Ok(json_of(Body::new(WrittenBody { receiver })))
 }
 
 /// Makes the next piece. Returns whether another one follows.
@@ -122,11 +122,11 @@ pub(crate) fn push_inner(out: &mut Vec<u8>, text: &str) {
 
 /// A body that is made while it is sent. If it cannot be ended, neither is the response: the client
 /// sees that it broke off.
-struct Pieces {
+struct WrittenBody {
     receiver: Receiver<io::Result<Bytes>>,
 }
 
-impl http_body::Body for Pieces {
+impl http_body::Body for WrittenBody {
     type Data = Bytes;
     type Error = io::Error;
 

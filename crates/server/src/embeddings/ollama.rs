@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 
-use super::{DIMENSION, DIMENSIONS, Inputs, Ready, TEXTS_MAX, embed, numbers, respond};
+use super::{DIMENSION, DIMENSIONS, EncodedInputs, Inputs, TEXTS_MAX, embed, numbers, respond};
 use crate::app::App;
 use crate::body::{MODEL, receive};
 use crate::error::ApiError;
@@ -83,7 +83,7 @@ async fn prepare(
     request: Request<Body>,
     table: FieldTable,
     texts: &'static Row<Value>,
-) -> Result<((Ready, Instant), Arc<Lease>), ApiError> {
+) -> Result<((EncodedInputs, Instant), Arc<Lease>), ApiError> {
     let received = receive(app, request, table, move |fields| read(fields, texts)).await?;
     let named = app.models.find(received.model.as_deref()).await?;
     let keep = received.asked.1;

@@ -77,7 +77,7 @@ enum Encoding {
 }
 
 /// What a request asks for.
-struct Asked {
+struct EmbeddingRequest {
     inputs: Inputs,
     encoding: Encoding,
     priority: i32,
@@ -89,8 +89,8 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let shared = Arc::clone(&app);
-    let encode = move |asked: Asked, lease: &Arc<Lease>| {
-        let Asked { inputs, encoding, priority } = asked;
+    let encode = move |asked: EmbeddingRequest, lease: &Arc<Lease>| {
+        let EmbeddingRequest { inputs, encoding, priority } = asked;
         Ok((inputs.encode(&shared, lease)?, encoding, priority))
     };
     let ((ready, encoding, priority), lease) =
@@ -107,9 +107,9 @@ pub(crate) async fn handle(
     }))
 }
 
-impl Pictured for Asked {}
+impl Pictured for EmbeddingRequest {}
 
-fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+fn read(fields: Fields<'_>) -> Result<EmbeddingRequest, ApiError> {
     fields.refuse(&PICTURES)?;
     fields.refuse(&UNSUPPORTED)?;
     // At these values they ask for what is done anyway.
@@ -134,7 +134,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let priority = fields.read_or(&PRIORITY)? as i32;
     let adds_bos = fields.read_or(&ADDS_BOS)?;
     let prompts = read_prompts(fields, &INPUTS, TEXTS_MAX)?;
-    Ok(Asked {
+    Ok(EmbeddingRequest {
         inputs: Inputs { param: "input", prompts, adds_bos, cuts: false, dimensions },
         encoding,
         priority,

@@ -17,11 +17,11 @@ const FASTER: &str = "read the answer faster, or ask for fewer tokens, texts or 
 #[derive(Debug, Clone)]
 pub(super) struct Backlog {
     room: Room,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<HeldPieces>>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldPieces {
     bytes: usize,
     permit: Option<OwnedSemaphorePermit>,
 }

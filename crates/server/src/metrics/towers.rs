@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use trine_engine::TowerCounts;
 
-type Labels = Vec<(&'static str, String)>;
+use super::Labels;
 
 /// Families about pictures.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trine_text::ChatTemplate;
 
-use super::loader::{Description, Files, Loader, Outline};
+use super::loader::{Description, Files, Loader, ModelSummary};
 
 /// Time after which the files of models are looked at again.
 const AGE: Duration = Duration::from_secs(1);
@@ -73,16 +73,16 @@ impl Facts {
     fn read(model: &str, stamp: u64, files: &dyn Files) -> Self {
         let digest = files.digest(model);
         // Why a model cannot be read is said when it is asked for: a folder may hold any files.
-        let outline = files.outline(model).ok();
-        let capabilities = outline.as_ref().map(|outline| {
-            let template = outline.template.as_deref();
+        let summary = files.summary(model).ok();
+        let capabilities = summary.as_ref().map(|summary| {
+            let template = summary.template.as_deref();
             let template = template.and_then(|source| ChatTemplate::new(source).ok());
-            capabilities(template.as_ref(), outline.description.sees)
+            capabilities(template.as_ref(), summary.description.sees)
         });
         Self {
             stamp,
             digest,
-            description: outline.map(|Outline { description, .. }| description),
+            description: summary.map(|ModelSummary { description, .. }| description),
             capabilities: capabilities.unwrap_or_default(),
         }
     }
@@ -119,12 +119,12 @@ mod tests {
             self.stamp.load(Ordering::SeqCst)
         }
 
-        fn outline(&self, model: &str) -> Result<Outline, String> {
+        fn summary(&self, model: &str) -> Result<ModelSummary, String> {
             self.read.fetch_add(1, Ordering::SeqCst);
             if model == "damaged" {
                 Err("it is damaged".to_owned())
             } else {
-                Ok(Outline::default())
+                Ok(ModelSummary::default())
             }
         }
     }

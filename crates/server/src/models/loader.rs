@@ -83,7 +83,7 @@ pub trait Files {
     ///
     /// # Errors
     /// What is wrong with the model, for the log.
-    fn outline(&self, model: &str) -> Result<Outline, String>;
+    fn summary(&self, model: &str) -> Result<ModelSummary, String>;
 }
 
 /// The result of looking up a name.
@@ -181,9 +181,9 @@ impl LoadedModel {
         }
     }
 
-    /// Returns the outline that [`Loader::outline`] returns before the model is loaded.
-    pub(crate) fn outline(&self) -> Outline {
-        Outline {
+    /// Returns the summary that [`Loader::summary`] returns before the model is loaded.
+    pub(crate) fn summary(&self) -> ModelSummary {
+        ModelSummary {
             description: Description { sees: self.pictures.is_some(), ..self.description.clone() },
             template: self.template.as_ref().map(|template| template.source().to_owned()),
         }
@@ -217,7 +217,7 @@ pub struct Description {
 
 /// The facts about a model that are known without loading it.
 #[derive(Debug, Clone, Default)]
-pub struct Outline {
+pub struct ModelSummary {
     /// Facts for people.
     pub description: Description,
     /// Source of its chat template, if it has one.
@@ -308,7 +308,7 @@ pub enum Refusal {
     Unknown,
     /// Something else uses it.
     Busy,
-    /// Nobody wanted it any more.
+    /// No request waits for the work any more.
     Cancelled,
     /// The disk, the network or the other side failed.
     Failed,

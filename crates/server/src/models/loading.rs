@@ -10,7 +10,7 @@ use super::keep::KeepAlive;
 use super::lease::Lease;
 use super::loader::LoadedModel;
 use super::shared::{Named, Shared};
-use super::table::{Expired, Outcome, Problem, Ready, Room, Slot};
+use super::table::{Expired, Outcome, Problem, Ready, RoomFound, Slot};
 use crate::error::{ApiError, shown};
 
 /// How long a load waits for the requests of other models to end when there is no room beside these
@@ -39,12 +39,12 @@ async fn stop(name: &str, model: Arc<LoadedModel>) {
 
 /// A load that may wait for room. Once it has room or gives up, the models that are still there
 /// stay.
-struct Waiting<'a> {
+struct WaitingLoad<'a> {
     shared: &'a Shared,
     number: u64,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingLoad<'_> {
     fn drop(&mut self) {
         if self.shared.table().leave_room(self.number) {
             self.shared.settled.notify_waiters();
@@ -106,7 +106,7 @@ impl Shared {
         name: String,
         sender: Arc<watch::Sender<Outcome>>,
     ) {
-        let waiting = Waiting { shared: &self, number: LOADS.fetch_add(1, Ordering::Relaxed) };
+        let waiting = WaitingLoad { shared: &self, number: LOADS.fetch_add(1, Ordering::Relaxed) };
         let deadline = tokio::time::Instant::now() + ROOM_WAIT;
         let message = loop {
             // Before the look: what is released between the look and the wait wakes the wait too.
@@ -289,10 +289,10 @@ impl Shared {
                 self.settled.notify_waiters();
             }
             match room {
-                Room::Enough => return Ok(true),
-                Room::InUse => return Ok(false),
-                Room::Closed => return Err(CLOSED.to_owned()),
-                Room::Unload(name, model) => {
+                RoomFound::Enough => return Ok(true),
+                RoomFound::InUse => return Ok(false),
+                RoomFound::Closed => return Err(CLOSED.to_owned()),
+                RoomFound::Unload(name, model) => {
                     tracing::info!(model = %shown(&name), "unloading the model to make room");
                     self.finish_to_stop(name, model).await;
                 }

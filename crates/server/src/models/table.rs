@@ -96,7 +96,7 @@ impl Problem {
 }
 
 /// The result of a search for room.
-pub(super) enum Room {
+pub(super) enum RoomFound {
     Enough,
     Unload(String, Arc<LoadedModel>),
     InUse,
@@ -150,9 +150,9 @@ impl Table {
     /// Takes the least recently used model that nobody uses out of the table, if others may take no
     /// more than `allowed` bytes. If all are used, marks those that have to leave, for the load
     /// that has waited longest. Also returns whether a model that was leaving stays.
-    pub(super) fn look_for_room(&mut self, allowed: u64, load: u64) -> (Room, bool) {
+    pub(super) fn look_for_room(&mut self, allowed: u64, load: u64) -> (RoomFound, bool) {
         if self.is_closed {
-            return (Room::Closed, false);
+            return (RoomFound::Closed, false);
         }
         let (mut taken, mut stopping, mut oldest) = (0_u64, 0_u64, None::<(Instant, &String)>);
         for (name, slot) in &self.slots {
@@ -168,20 +168,20 @@ impl Table {
             }
         }
         if taken.saturating_add(stopping) <= allowed {
-            return (Room::Enough, false);
+            return (RoomFound::Enough, false);
         }
         let oldest = oldest.map(|(_, name)| name.clone()).filter(|_| taken > allowed);
         if let Some(name) = oldest
             && let Some(model) = self.begin_to_stop(&name)
         {
-            return (Room::Unload(name, model), true);
+            return (RoomFound::Unload(name, model), true);
         }
         if !self.room.contains(&load) {
             self.room.push_back(load);
         }
         let is_first = self.room.front() == Some(&load);
         let one_stays = is_first && self.mark_leaving(taken.saturating_sub(allowed));
-        (Room::InUse, one_stays)
+        (RoomFound::InUse, one_stays)
     }
 
     /// Marks models to leave, the least recently used ones first, until they free `bytes`. Returns

@@ -8,7 +8,7 @@ use trine_model::Model;
 
 use super::{
     Catalog, Description, Files, Found, Library, LibraryError, Listed, LoadError, LoadedModel,
-    Loader, Outline, PullProgress, Recipe,
+    Loader, ModelSummary, PullProgress, Recipe,
 };
 use crate::structure::grammar_cache;
 
@@ -21,8 +21,8 @@ impl Files for Demo {
         1
     }
 
-    fn outline(&self, _model: &str) -> Result<Outline, String> {
-        Ok(Outline::default())
+    fn summary(&self, _model: &str) -> Result<ModelSummary, String> {
+        Ok(ModelSummary::default())
     }
 }
 

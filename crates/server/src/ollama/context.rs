@@ -15,13 +15,13 @@ const GIVEN_MAX: usize = 8192;
 
 /// What the `context` of an answer is made of.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct ContextInput {
     prompt: Vec<u32>,
     answer: String,
     tokenizer: Arc<Tokenizer>,
 }
 
-impl Given {
+impl ContextInput {
     /// Returns what is known before the answer; `None`, with a warning, if it is too long.
     pub(super) fn new(prompt: &[u32], tokenizer: &Arc<Tokenizer>) -> Option<Self> {
         if prompt.len() >= GIVEN_MAX {

@@ -56,9 +56,9 @@ pub(crate) async fn show(
     let object = read_object(&app, request, &[NAMES]).await?;
     let named = app.models.find(Some(read_name(Fields::new(&object))?)).await?;
     // Front ends ask this of every model that they list: nothing is loaded for it.
-    let outline = app.models.outline(&named).await?;
+    let summary = app.models.summary(&named).await?;
     let entry = app.models.entry(&named);
-    let description = &outline.description;
+    let description = &summary.description;
     let family = &description.family;
     let mut info = Map::new();
     info.insert("general.architecture".to_owned(), family.clone().into());
@@ -69,7 +69,7 @@ pub(crate) async fn show(
     info.insert(format!("{family}.context_length"), served.into());
     let context = Some(served).filter(|&served| served > 0);
     let shown = Preset { context, ..Preset::clone(&named.preset) };
-    let own = || outline.template.as_deref().and_then(|source| ChatTemplate::new(source).ok());
+    let own = || summary.template.as_deref().and_then(|source| ChatTemplate::new(source).ok());
     let template = named.preset.template.clone().or_else(own);
     let is_other = *named.name != *named.base;
     let parent = if is_other { &*named.base } else { "" };

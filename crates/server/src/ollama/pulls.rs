@@ -75,9 +75,10 @@ impl Pulls {
         let models = models.clone();
         let (pulls, lifecycle, name) = (self.clone(), lifecycle.clone(), name.to_owned());
         let work = move || {
-            let mut told = Told { pulls, name, course, lifecycle };
-            let ended = models.manage_here(|library| library.pull(&told.name.clone(), &mut told));
-            told.end(ended);
+            let mut reporter = PullReporter { pulls, name, course, lifecycle };
+            let ended =
+                models.manage_here(|library| library.pull(&reporter.name.clone(), &mut reporter));
+            reporter.end(ended);
         };
         tokio::task::spawn_blocking(work);
         Ok(receiver)
@@ -85,14 +86,14 @@ impl Pulls {
 }
 
 /// Reports to everybody who listens.
-struct Told {
+struct PullReporter {
     pulls: Pulls,
     name: String,
     course: watch::Sender<Course>,
     lifecycle: Lifecycle,
 }
 
-impl Told {
+impl PullReporter {
     fn end(self, ended: Result<(), LibraryError>) {
         self.forget();
         self.course.send_modify(|course| course.end = Some(ended));
@@ -107,14 +108,14 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for PullReporter {
     /// Forgets the download after a panic too.
     fn drop(&mut self) {
         self.forget();
     }
 }
 
-impl PullProgress for Told {
+impl PullProgress for PullReporter {
     fn file(&mut self, name: &str, bytes: Option<u64>) {
         self.course.send_modify(|course| {
             *course = Course {

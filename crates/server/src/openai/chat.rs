@@ -72,7 +72,7 @@ pub(crate) async fn input_tokens(
     Ok(json_response(&super::input_tokens(ids.len())))
 }
 
-fn read(fields: Fields<'_>) -> Result<Talking<Chunks>, ApiError> {
+fn read(fields: Fields<'_>) -> Result<Talking<ChatChunks>, ApiError> {
     let streaming = Streaming::read(fields)?;
     let parameters = ParameterFields::read(fields, Penalties::OfAnswer)?;
     if streaming.streams && parameters.prompt_logprobs.is_some() {
@@ -86,7 +86,7 @@ fn read(fields: Fields<'_>) -> Result<Talking<Chunks>, ApiError> {
         note("web_search_options is left out: this server has no such tool");
     }
     let conversation = Conversation::read(fields)?;
-    let writer = move |ids: Vec<u32>, fields: &ParameterFields, lease: &Arc<Lease>| Chunks {
+    let writer = move |ids: Vec<u32>, fields: &ParameterFields, lease: &Arc<Lease>| ChatChunks {
         id: random_id("chatcmpl-"),
         created: unix_seconds(),
         lease: Arc::clone(lease),
@@ -100,7 +100,7 @@ fn read(fields: Fields<'_>) -> Result<Talking<Chunks>, ApiError> {
 }
 
 /// Writes answers and chunks.
-struct Chunks {
+struct ChatChunks {
     id: String,
     created: u64,
     lease: Arc<Lease>,
@@ -113,12 +113,12 @@ struct Chunks {
 
 /// An answer that is sent whole.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct ChatAnswer<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<Choice<'a>>,
+    choices: Vec<ChatChoice<'a>>,
     usage: Value,
     system_fingerprint: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,7 +126,7 @@ struct Answer<'a> {
 }
 
 #[derive(Serialize)]
-struct Choice<'a> {
+struct ChatChoice<'a> {
     index: usize,
     message: Value,
     logprobs: Option<logprobs::Chat<'a>>,
@@ -134,12 +134,12 @@ struct Choice<'a> {
     stop_reason: Value,
 }
 
-impl Chunks {
+impl ChatChunks {
     fn logprobs<'a>(&'a self, tokens: &'a [TokenText]) -> logprobs::Chat<'a> {
         logprobs::Chat { tokenizer: &self.lease.model.tokenizer, tokens }
     }
 
-    fn choice<'a>(&'a self, index: usize, whole: &'a Whole) -> Choice<'a> {
+    fn choice<'a>(&'a self, index: usize, whole: &'a Whole) -> ChatChoice<'a> {
         let (text, reason) = (whole.text(), &whole.ended.reason);
         let mut message = json!({"role": "assistant", "content": text, "refusal": null});
         if let Some(thoughts) = whole.thoughts() {
@@ -152,7 +152,7 @@ impl Chunks {
                 message["content"] = Value::Null;
             }
         }
-        Choice {
+        ChatChoice {
             index,
             message,
             logprobs: self.logprobs.then(|| self.logprobs(&whole.tokens)),
@@ -200,7 +200,7 @@ impl Chunks {
     }
 }
 
-impl Writer for Chunks {
+impl Writer for ChatChunks {
     fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
         let tokenizer = &self.lease.model.tokenizer;
         let prompt_logprobs = self.prompt.as_deref().map(|prompt| PromptLogprobs {
@@ -209,7 +209,7 @@ impl Writer for Chunks {
             logprobs: &texts[0].prompt,
         });
         let choices = texts.iter().enumerate();
-        Answer {
+        ChatAnswer {
             id: &self.id,
             object: "chat.completion",
             created: self.created,

@@ -66,7 +66,7 @@ pub(crate) struct Encoded {
 }
 
 /// What a request asks for.
-struct Asked {
+struct CompletionRequest {
     parameters: ParameterFields,
     prompts: Vec<Prompt>,
     echo: bool,
@@ -82,7 +82,7 @@ pub(crate) async fn handle(
     flow::answer(&app, request, COMPLETION, read).await
 }
 
-fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+fn read(fields: Fields<'_>) -> Result<CompletionRequest, ApiError> {
     let streaming = Streaming::read(fields)?;
     calling::refuse(fields)?;
     thinking::refuse(fields)?;
@@ -98,7 +98,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
         return Err(ApiError::unsupported(param, remedy));
     }
     let prompts = read_texts(fields, parameters.n)?;
-    Ok(Asked { parameters, prompts, echo, logprobs, streaming })
+    Ok(CompletionRequest { parameters, prompts, echo, logprobs, streaming })
 }
 
 /// Reads prompts after each of which `n` texts are written.
@@ -115,12 +115,12 @@ pub(crate) fn read_texts(fields: Fields<'_>, n: usize) -> Result<Vec<Prompt>, Ap
     Ok(prompts)
 }
 
-impl Pictured for Asked {}
+impl Pictured for CompletionRequest {}
 
-impl flow::Asked for Asked {
-    type Writer = Chunks;
+impl flow::Asked for CompletionRequest {
+    type Writer = CompletionChunks;
 
-    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Chunks>, ApiError> {
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<CompletionChunks>, ApiError> {
         let Self { parameters, prompts, echo, logprobs, streaming } = self;
         let mut parameters = parameters.over(lease)?;
         let prompt_logprobs = parameters.fields.prompt_logprobs;
@@ -136,7 +136,7 @@ impl flow::Asked for Asked {
         let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, logprobs, lease));
         let asks: Vec<Ask> = asks.collect();
         let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
-        let writer = Chunks {
+        let writer = CompletionChunks {
             id: random_id("cmpl-"),
             created: unix_seconds(),
             lease: Arc::clone(lease),
@@ -187,7 +187,7 @@ pub(crate) fn encode_all(
 }
 
 /// Writes answers and chunks.
-struct Chunks {
+struct CompletionChunks {
     id: String,
     created: u64,
     lease: Arc<Lease>,
@@ -203,18 +203,18 @@ struct Chunks {
 
 /// An answer that is sent whole.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct CompletionAnswer<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<Choice<'a>>,
+    choices: Vec<CompletionChoice<'a>>,
     usage: Value,
     system_fingerprint: &'static str,
 }
 
 #[derive(Serialize)]
-struct Choice<'a> {
+struct CompletionChoice<'a> {
     index: usize,
     text: String,
     logprobs: Option<Legacy<'a>>,
@@ -224,8 +224,8 @@ struct Choice<'a> {
     prompt_logprobs: Option<PromptLogprobs<'a>>,
 }
 
-impl Chunks {
-    fn choice<'a>(&'a self, index: usize, whole: &'a Whole) -> Choice<'a> {
+impl CompletionChunks {
+    fn choice<'a>(&'a self, index: usize, whole: &'a Whole) -> CompletionChoice<'a> {
         let (tokenizer, prompt) = (&self.lease.model.tokenizer, &self.prompts[index / self.n]);
         let reason = &whole.ended.reason;
         let echoed = if self.echo { &*prompt.text } else { "" };
@@ -242,7 +242,7 @@ impl Chunks {
             prompt: &prompt.ids,
             logprobs: &whole.prompt,
         });
-        Choice {
+        CompletionChoice {
             index,
             text: format!("{echoed}{}", whole.text()),
             logprobs: known,
@@ -274,10 +274,10 @@ impl Chunks {
     }
 }
 
-impl Writer for Chunks {
+impl Writer for CompletionChunks {
     fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
         let choices = texts.iter().enumerate();
-        Answer {
+        CompletionAnswer {
             id: &self.id,
             object: "text_completion",
             created: self.created,

@@ -34,15 +34,15 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
 
 /// A token of a chat, or one in its place.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct LogprobEntry<'a> {
     token: String,
     logprob: f64,
     bytes: Cow<'a, [u8]>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    top_logprobs: Option<Vec<Entry<'a>>>,
+    top_logprobs: Option<Vec<LogprobEntry<'a>>>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> LogprobEntry<'a> {
     fn new(tokenizer: &'a Tokenizer, id: u32, logprob: f32) -> Self {
         Self {
             token: spelled(tokenizer, id),
@@ -80,8 +80,8 @@ impl Serialize for List<'_> {
         let tokenizer = self.tokenizer;
         let token = |token: &TokenText| {
             let Logprobs { token, logprob, ref top, .. } = token.logprobs;
-            let mut entry = Entry::new(tokenizer, token, logprob);
-            let each = |&(id, logprob): &(u32, f32)| Entry::new(tokenizer, id, logprob);
+            let mut entry = LogprobEntry::new(tokenizer, token, logprob);
+            let each = |&(id, logprob): &(u32, f32)| LogprobEntry::new(tokenizer, id, logprob);
             entry.top_logprobs = Some(top.iter().map(each).collect());
             entry
         };

@@ -20,7 +20,7 @@ const PAGE: usize = 20;
 const PAGE_MAX: usize = 1000;
 
 /// The parameters of a list. Others say nothing here.
-type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
+type ListQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 fn described(app: &App, entry: &Entry) -> Value {
     let value = match (&entry.problem, &entry.model) {
@@ -62,7 +62,7 @@ fn named(app: &App, entry: &Entry) -> Value {
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    parameters: Parameters,
+    parameters: ListQuery,
 ) -> Result<Response<Body>, ApiError> {
     let entries = app.models.entries().await;
     if !is_anthropic(&headers) {

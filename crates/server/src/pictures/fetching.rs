@@ -10,8 +10,8 @@ use trine_foreign::WebUrl;
 use super::sent::Sent;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fetcher::{Fetch, Fetched, Waiter};
-use crate::image_urls::{ImageUrls, Place, REDIRECTS_MAX, UrlError};
+use crate::fetcher::{Fetch, FetchWaiter, Fetched};
+use crate::image_urls::{AllowedUrl, ImageUrls, REDIRECTS_MAX, UrlError};
 use crate::lifecycle::Phase;
 use crate::rooms::PERMIT_BYTES;
 
@@ -156,7 +156,7 @@ async fn fetch_one(
     mut own: Allowance,
 ) -> Result<(Vec<u8>, Allowance), UrlError> {
     let most = own.bytes;
-    let mut place = Place::of(url, Some(allowed))?;
+    let mut place = AllowedUrl::of(url, Some(allowed))?;
     let mut from: Option<WebUrl> = None;
     for _ in 0..=REDIRECTS_MAX {
         let error = match fetch_place(app, allowed, &place, own).await {
@@ -182,7 +182,7 @@ async fn fetch_one(
 async fn fetch_place(
     app: &App,
     allowed: &ImageUrls,
-    place: &Place,
+    place: &AllowedUrl,
     own: Allowance,
 ) -> Result<(Fetched, Allowance), UrlError> {
     let closed = |_| UrlError::Failed("the server ends".to_owned());
@@ -196,7 +196,7 @@ async fn fetch_place(
     place.check(&addresses)?;
     let url = place.url.to_string();
     let fetcher = Arc::clone(&allowed.fetcher);
-    let waiter = Waiter::default();
+    let waiter = FetchWaiter::default();
     let end = waiter.end();
     // The thread keeps its place and the file's room until its request has ended, also if nobody
     // waits for it.

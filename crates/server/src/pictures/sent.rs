@@ -13,7 +13,7 @@ use trine_text::{Content, Part};
 
 use crate::error::ApiError;
 use crate::history::{Missing, Turn, reason};
-use crate::image_urls::{self, ImageUrls, Place};
+use crate::image_urls::{self, AllowedUrl, ImageUrls};
 use crate::models::{Lease, Pictures};
 use crate::options::PictureLimits;
 use crate::pictures::tower_input;
@@ -74,12 +74,12 @@ struct SentPicture {
     turn: Turn,
     /// Its media type and name, as far as the request says so.
     about: String,
-    source: Source,
+    source: PictureSource,
     /// The room that it takes when it is prepared.
     room: Option<OwnedSemaphorePermit>,
 }
 
-enum Source {
+enum PictureSource {
     File(Vec<u8>),
     /// A file whose header was read.
     Measured(Measured),
@@ -119,7 +119,7 @@ impl Sent {
 
     /// Returns the pictures that are not left out.
     fn shown(&self) -> impl Iterator<Item = &SentPicture> {
-        self.pictures.iter().filter(|picture| !matches!(picture.source, Source::LeftOut(_)))
+        self.pictures.iter().filter(|picture| !matches!(picture.source, PictureSource::LeftOut(_)))
     }
 
     /// Leaves out pictures of earlier turns for a model that takes none.
@@ -133,7 +133,7 @@ impl Sent {
     pub(crate) fn leave_out_earlier(&mut self, why: &str) {
         let earlier = self.pictures.iter_mut().filter(|picture| picture.turn == Turn::Earlier);
         for picture in earlier {
-            if !matches!(picture.source, Source::LeftOut(_)) {
+            if !matches!(picture.source, PictureSource::LeftOut(_)) {
                 picture.leave_out(why.to_owned());
             }
         }
@@ -142,7 +142,7 @@ impl Sent {
     /// Returns for each picture, in order, what its message says instead if it is left out.
     pub(crate) fn missing(&self) -> Vec<Option<Missing>> {
         let of = |picture: &SentPicture| match &picture.source {
-            Source::LeftOut(why) => Some(Missing {
+            PictureSource::LeftOut(why) => Some(Missing {
                 what: "image".to_owned(),
                 about: picture.about.clone(),
                 why: why.clone(),
@@ -155,7 +155,7 @@ impl Sent {
 
     /// Forgets the pictures that are left out, once the messages say so.
     pub(crate) fn forget_missing(&mut self) {
-        self.pictures.retain(|picture| !matches!(picture.source, Source::LeftOut(_)));
+        self.pictures.retain(|picture| !matches!(picture.source, PictureSource::LeftOut(_)));
     }
 
     /// Forgets the pictures whose messages are left out, given for each whether it is kept.
@@ -186,7 +186,7 @@ impl Sent {
     /// Leaves out the oldest picture of earlier turns; returns whether there was one.
     pub(super) fn fail_oldest(&mut self, error: &ApiError) -> bool {
         let is_earlier = |picture: &&mut SentPicture| {
-            picture.turn == Turn::Earlier && !matches!(picture.source, Source::LeftOut(_))
+            picture.turn == Turn::Earlier && !matches!(picture.source, PictureSource::LeftOut(_))
         };
         let oldest = self.pictures.iter_mut().find(is_earlier);
         oldest.map(|picture| picture.leave_out(reason(error))).is_some()
@@ -254,7 +254,7 @@ impl Sent {
     fn add(
         &mut self,
         param: String,
-        source: Source,
+        source: PictureSource,
         turn: Turn,
         about: &str,
     ) -> Result<(), ApiError> {
@@ -283,7 +283,7 @@ impl Sent {
         let (mut pixels, mut count) = (0_u64, 0);
         for index in self.by_weight() {
             let picture = &mut self.pictures[index];
-            if matches!(picture.source, Source::LeftOut(_)) {
+            if matches!(picture.source, PictureSource::LeftOut(_)) {
                 continue;
             }
             if count == MOST {
@@ -300,14 +300,14 @@ impl Sent {
 
     /// Returns whether pictures are only named.
     pub(crate) fn names_urls(&self) -> bool {
-        self.pictures.iter().any(|picture| matches!(picture.source, Source::Url(_)))
+        self.pictures.iter().any(|picture| matches!(picture.source, PictureSource::Url(_)))
     }
 
     /// Returns the URLs of the pictures that are only named, with their indices, those first that
     /// have to be shown.
     pub(super) fn urls(&self) -> Vec<(usize, WebUrl)> {
         let url = |index: usize| match &self.pictures[index].source {
-            Source::Url(url) => Some((index, url.clone())),
+            PictureSource::Url(url) => Some((index, url.clone())),
             _ => None,
         };
         self.by_weight().into_iter().filter_map(url).collect()
@@ -321,7 +321,7 @@ impl Sent {
     /// Puts a file in the place of a URL.
     pub(super) fn put(&mut self, index: usize, file: Vec<u8>) {
         if let Some(picture) = self.pictures.get_mut(index) {
-            picture.source = Source::File(file);
+            picture.source = PictureSource::File(file);
         }
     }
 
@@ -330,7 +330,7 @@ impl Sent {
     pub(super) fn prepared_bytes(&self, preparation: &Preparation) -> Vec<usize> {
         let mut seen = HashSet::new();
         let of = |picture: &SentPicture| match &picture.source {
-            Source::Measured(Measured { digest, size: (width, height), .. })
+            PictureSource::Measured(Measured { digest, size: (width, height), .. })
                 if seen.insert(*digest) =>
             {
                 preparation.bytes(*width, *height)
@@ -350,7 +350,7 @@ impl Sent {
     /// Returns what decoding each picture takes, one after the other.
     pub(super) fn decoding(&self) -> Vec<Decoding> {
         let of = |picture: &SentPicture| match &picture.source {
-            Source::Measured(Measured { file, size, .. }) => Decoding {
+            PictureSource::Measured(Measured { file, size, .. }) => Decoding {
                 pixels: (size.0 as usize).saturating_mul(size.1 as usize),
                 bytes: Picture::decoding_bytes(file, *size),
             },
@@ -372,10 +372,10 @@ impl Sent {
         let mut counts = Vec::with_capacity(self.pictures.len());
         for index in 0..self.pictures.len() {
             let (width, height) = match self.pictures[index].source {
-                Source::LeftOut(_) => continue,
-                Source::Measured(Measured { size, .. }) => size,
+                PictureSource::LeftOut(_) => continue,
+                PictureSource::Measured(Measured { size, .. }) => size,
                 // It was not fetched.
-                Source::File(_) | Source::Url(_) | Source::Decoded => (0, 0),
+                PictureSource::File(_) | PictureSource::Url(_) | PictureSource::Decoded => (0, 0),
             };
             let soft_tokens = pictures.preparation.soft_tokens(width, height) as usize;
             if soft_tokens <= most {
@@ -403,8 +403,8 @@ impl Sent {
         for index in 0..self.pictures.len() {
             let picture = &mut self.pictures[index];
             let room = picture.room.take();
-            let source = std::mem::replace(&mut picture.source, Source::Decoded);
-            let Source::Measured(Measured { file, digest, limits, .. }) = source else {
+            let source = std::mem::replace(&mut picture.source, PictureSource::Decoded);
+            let PictureSource::Measured(Measured { file, digest, limits, .. }) = source else {
                 return Err(ApiError::internal("a picture was not measured"));
             };
             if let Some(sight) = known.get(&digest) {
@@ -435,7 +435,7 @@ impl Sent {
 
 impl SentPicture {
     fn leave_out(&mut self, why: String) {
-        self.source = Source::LeftOut(why);
+        self.source = PictureSource::LeftOut(why);
         self.room = None;
     }
 
@@ -447,11 +447,11 @@ impl SentPicture {
         urls: Option<&ImageUrls>,
         pixels: u64,
     ) -> Result<u64, ApiError> {
-        if let Source::Url(url) = &self.source {
-            Place::of(url, urls).map_err(|what| of(&self.param, what))?;
+        if let PictureSource::Url(url) = &self.source {
+            AllowedUrl::of(url, urls).map_err(|what| of(&self.param, what))?;
         }
         self.measure(limits)?;
-        let Source::Measured(Measured { size: (width, height), .. }) = self.source else {
+        let PictureSource::Measured(Measured { size: (width, height), .. }) = self.source else {
             return Ok(pixels);
         };
         let pixels = pixels.saturating_add(u64::from(width) * u64::from(height));
@@ -467,12 +467,12 @@ impl SentPicture {
 
     /// Reads the header of a file.
     fn measure(&mut self, limits: &PictureLimits) -> Result<(), ApiError> {
-        if let Source::File(file) = &mut self.source {
+        if let PictureSource::File(file) = &mut self.source {
             let size = Picture::measure(file, &limits.each);
             let size = size.map_err(|error| of(&self.param, error))?;
             let (file, limits) = (std::mem::take(file), limits.each.clone());
             let digest = Sha256::digest(&file).into();
-            self.source = Source::Measured(Measured { file, digest, limits, size });
+            self.source = PictureSource::Measured(Measured { file, digest, limits, size });
         }
         Ok(())
     }
@@ -498,22 +498,22 @@ fn is_web(text: &str) -> bool {
 }
 
 /// Reads a picture that a URL names or holds.
-fn read_url(url: &str, param: &str) -> Result<Source, ApiError> {
+fn read_url(url: &str, param: &str) -> Result<PictureSource, ApiError> {
     // As in browsers (<https://url.spec.whatwg.org/#concept-basic-url-parser>).
     let url = url.trim_matches(|sign| sign <= ' ');
     if begins_with(url, "data:") {
         let file = from_data_url(url, &unlimited()).map_err(|error| of(param, error))?;
-        return Ok(Source::File(file));
+        return Ok(PictureSource::File(file));
     }
     if is_web(url) {
         let url = image_urls::read_url(url).map_err(|error| of(param, error))?;
-        return Ok(Source::Url(url));
+        return Ok(PictureSource::Url(url));
     }
     Err(of(param, "use a URL that begins like data:image/png;base64,; nothing else is read"))
 }
 
 /// Reads an image in base64. Some clients write a data URL there.
-fn read_data(data: &str, param: &str) -> Result<Source, ApiError> {
+fn read_data(data: &str, param: &str) -> Result<PictureSource, ApiError> {
     if is_web(data) {
         return Err(of(param, "a URL is not fetched from here; send the image itself in base64"));
     }
@@ -521,11 +521,11 @@ fn read_data(data: &str, param: &str) -> Result<Source, ApiError> {
         true => from_data_url(data, &unlimited()),
         false => from_base64(data, &unlimited()),
     };
-    file.map(Source::File).map_err(|error| of(param, error))
+    file.map(PictureSource::File).map_err(|error| of(param, error))
 }
 
 /// Reads a part with `image_url`, in the form of chats or in that of the Responses API.
-fn read_url_part(part: &Value, path: &str) -> Result<(String, Source), ApiError> {
+fn read_url_part(part: &Value, path: &str) -> Result<(String, PictureSource), ApiError> {
     let (param, url) = match part.get("image_url") {
         Some(Value::Object(object)) => (format!("{path}.image_url.url"), object.get("url")),
         Some(url) if !url.is_null() => (format!("{path}.image_url"), Some(url)),
@@ -542,7 +542,7 @@ fn read_url_part(part: &Value, path: &str) -> Result<(String, Source), ApiError>
 }
 
 /// Reads a part with `source`, in the form of Anthropic's messages.
-fn read_source_part(part: &Value, path: &str) -> Result<(String, Source), ApiError> {
+fn read_source_part(part: &Value, path: &str) -> Result<(String, PictureSource), ApiError> {
     let path = format!("{path}.source");
     let source = part.get("source").unwrap_or(&Value::Null);
     let text = |field: &str, what: &str| {

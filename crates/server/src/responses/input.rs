@@ -10,7 +10,7 @@ use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, shown};
 use crate::fields::{Fields, rows};
 use crate::history::{Turn, Turns};
-use crate::messages::{Draft, Talk, check_count, role};
+use crate::messages::{ChatInput, Draft, check_count, role};
 use crate::parts::{self, Given};
 use crate::thinking::Thinking;
 use crate::warnings::note;
@@ -349,11 +349,11 @@ fn unfolded(items: &[Value]) -> Result<Vec<Draft<'_>>, ApiError> {
 /// Reads the conversation, after the instructions.
 pub(super) fn conversation(fields: Fields<'_>, calling: Calling) -> Result<Conversation, ApiError> {
     let talk = match fields.get(&INPUTS) {
-        Some(Value::String(text)) => Talk::from(vec![Message::new("user", text.as_str())]),
+        Some(Value::String(text)) => ChatInput::from(vec![Message::new("user", text.as_str())]),
         Some(Value::Array(items)) => {
             let drafts = unfolded(items)?;
             check_count("input", drafts.len())?;
-            Talk::of(drafts)?
+            ChatInput::of(drafts)?
         }
         _ => return Err(fields.wrong("input", "a text or a list of messages")),
     };

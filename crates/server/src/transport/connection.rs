@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::heads::Heads;
 use super::stall::Impatient;
-use super::table::Place;
+use super::table::ConnectionPermit;
 use crate::answer::answer;
 use crate::app::App;
 use crate::body::Held;
@@ -45,7 +45,7 @@ const DRAIN_PIECE: usize = 16 << 10;
 
 /// The parts of the server that belong to a connection: its place, and the switch of its lanes.
 pub(crate) struct Standing {
-    pub(crate) place: Place,
+    pub(crate) place: ConnectionPermit,
     pub(crate) switch: Switch,
 }
 

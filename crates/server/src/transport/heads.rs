@@ -26,7 +26,7 @@ pub(super) struct Heads<S> {
 impl<S> Heads<S> {
     /// Watches a stream whose heads have at most `most` bytes.
     pub(super) fn new(stream: S, most: usize) -> Self {
-        Self { stream, watch: Watch { most, part: Part::Head(Head::default()) } }
+        Self { stream, watch: Watch { most, part: HeadPart::Head(Head::default()) } }
     }
 }
 
@@ -41,11 +41,11 @@ impl<S> Heads<S> {
 #[derive(Debug)]
 struct Watch {
     most: usize,
-    part: Part,
+    part: HeadPart,
 }
 
 #[derive(Debug)]
-enum Part {
+enum HeadPart {
     Head(Head),
     /// This many bytes of a body are still to come.
     Body(u64),
@@ -71,9 +71,9 @@ impl Watch {
     /// Returns the most bytes to read at once: a body's end is the end of a piece.
     fn room(&self) -> usize {
         match &self.part {
-            Part::Head(head) => self.most.saturating_sub(head.bytes),
-            Part::Body(left) => usize::try_from(*left).unwrap_or(usize::MAX),
-            Part::Rest => usize::MAX,
+            HeadPart::Head(head) => self.most.saturating_sub(head.bytes),
+            HeadPart::Body(left) => usize::try_from(*left).unwrap_or(usize::MAX),
+            HeadPart::Rest => usize::MAX,
         }
     }
 
@@ -81,16 +81,16 @@ impl Watch {
         let mut at = 0;
         while at < bytes.len() {
             match &mut self.part {
-                Part::Rest => return,
-                Part::Body(left) => {
+                HeadPart::Rest => return,
+                HeadPart::Body(left) => {
                     let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len() - at);
                     at += taken;
                     *left -= taken as u64;
                     if *left == 0 {
-                        self.part = Part::Head(Head::default());
+                        self.part = HeadPart::Head(Head::default());
                     }
                 }
-                Part::Head(head) => {
+                HeadPart::Head(head) => {
                     let byte = &mut bytes[at];
                     at += 1;
                     if head.take(byte) {
@@ -145,11 +145,11 @@ impl Head {
     }
 
     /// Returns the part that follows the head.
-    fn then(&self) -> Part {
+    fn then(&self) -> HeadPart {
         match self.length {
-            _ if self.is_open => Part::Rest,
-            None | Some(0) => Part::Head(Head::default()),
-            Some(length) => Part::Body(length),
+            _ if self.is_open => HeadPart::Rest,
+            None | Some(0) => HeadPart::Head(Head::default()),
+            Some(length) => HeadPart::Body(length),
         }
     }
 }
@@ -209,7 +209,7 @@ mod tests {
 
     /// Returns the bytes handed on of a connection that is read in pieces of `size` bytes.
     fn passed(sent: &[u8], size: usize) -> Vec<u8> {
-        let mut watch = Watch { most: 1000, part: Part::Head(Head::default()) };
+        let mut watch = Watch { most: 1000, part: HeadPart::Head(Head::default()) };
         let (mut sent, mut passed) = (sent.to_vec(), Vec::new());
         while !sent.is_empty() {
             let mut piece: Vec<u8> = sent.drain(..watch.room().min(size).min(sent.len())).collect();

@@ -27,18 +27,18 @@ const KEPT_FROM: usize = 4;
 
 /// The connections of a server.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct Connections {
     places: usize,
     reserve: usize,
-    seats: Mutex<Seats>,
+    entries: Mutex<ConnectionEntries>,
     /// Notified when a connection has ended.
     left: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Seats {
-    /// The seats that are taken, in the order of arrival.
-    taken: BTreeMap<u64, Arc<Seat>>,
+struct ConnectionEntries {
+    /// The entries that are taken, in the order of arrival.
+    taken: BTreeMap<u64, Arc<ConnectionEntry>>,
     arrivals: u64,
     /// Number of requests of each network that are received or answered.
     busy: HashMap<IpAddr, usize>,
@@ -83,7 +83,7 @@ impl Doing {
 }
 
 #[derive(Debug)]
-struct Seat {
+struct ConnectionEntry {
     network: IpAddr,
     doing: Mutex<Doing>,
     leaves: Notify,
@@ -91,7 +91,7 @@ struct Seat {
     is_late: bool,
 }
 
-impl Seat {
+impl ConnectionEntry {
     fn doing(&self) -> MutexGuard<'_, Doing> {
         self.doing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,21 +111,21 @@ impl Seat {
     }
 }
 
-impl Seats {
+impl ConnectionEntries {
     /// Makes a connection among those of `which` leave, if one can. Returns whether one does.
-    fn make_room(&mut self, which: impl Fn(u64, &Seat) -> bool) -> bool {
+    fn make_room(&mut self, which: impl Fn(u64, &ConnectionEntry) -> bool) -> bool {
         let now = Instant::now();
-        let order = |(&number, seat): (&u64, &Arc<Seat>)| {
-            let order = seat.doing().order(now)?;
-            which(number, seat).then_some((order, number))
+        let order = |(&number, entry): (&u64, &Arc<ConnectionEntry>)| {
+            let order = entry.doing().order(now)?;
+            which(number, entry).then_some((order, number))
         };
         let Some((_, number)) = self.taken.iter().filter_map(order).min() else { return false };
-        let Some(seat) = self.taken.remove(&number) else { return false };
-        let was = std::mem::replace(&mut *seat.doing(), Doing::Gone);
+        let Some(entry) = self.taken.remove(&number) else { return false };
+        let was = std::mem::replace(&mut *entry.doing(), Doing::Gone);
         if was.is_busy() {
-            self.end_one(seat.network);
+            self.end_one(entry.network);
         }
-        seat.leaves.notify_one();
+        entry.leaves.notify_one();
         true
     }
 
@@ -141,26 +141,26 @@ impl Seats {
 
 /// A connection's place.
 #[derive(Debug)]
-pub(crate) struct Place {
-    table: Arc<Table>,
+pub(crate) struct ConnectionPermit {
+    table: Arc<Connections>,
     number: u64,
-    seat: Arc<Seat>,
+    entry: Arc<ConnectionEntry>,
     /// Whether the connection may only ask whether the server is well.
     is_reserve: bool,
 }
 
 /// A request that is received or answered.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    table: Arc<Table>,
-    seat: Arc<Seat>,
+pub(crate) struct ActiveRequest {
+    table: Arc<Connections>,
+    entry: Arc<ConnectionEntry>,
     /// Whether it may only ask whether the server is well.
     pub(crate) is_reserve: bool,
 }
 
-impl Table {
+impl Connections {
     pub(crate) fn new(places: usize, reserve: usize) -> Self {
-        Self { places, reserve, seats: Mutex::default(), left: Notify::new() }
+        Self { places, reserve, entries: Mutex::default(), left: Notify::new() }
     }
 
     /// Returns the most requests of one network at once.
@@ -171,52 +171,61 @@ impl Table {
 
     /// Returns a place for a new connection, or `None` if all are busy. Nobody waits for the end of
     /// a connection that is late.
-    pub(crate) fn enter(table: &Arc<Self>, client: IpAddr, is_late: bool) -> Option<Place> {
-        let mut seats = table.lock();
-        if seats.taken.len() >= table.places {
-            seats.make_room(|_, _| true);
+    pub(crate) fn enter(
+        table: &Arc<Self>,
+        client: IpAddr,
+        is_late: bool,
+    ) -> Option<ConnectionPermit> {
+        let mut entries = table.lock();
+        if entries.taken.len() >= table.places {
+            entries.make_room(|_, _| true);
         }
-        let taken = seats.taken.len();
+        let taken = entries.taken.len();
         if taken >= table.places + table.reserve {
             return None;
         }
-        seats.arrivals += 1;
-        let seat = Seat {
+        entries.arrivals += 1;
+        let entry = ConnectionEntry {
             network: network_of(client),
             doing: Mutex::new(Doing::Idle),
             leaves: Notify::new(),
             is_late,
         };
-        let (number, seat) = (seats.arrivals, Arc::new(seat));
-        seats.taken.insert(number, Arc::clone(&seat));
-        drop(seats);
-        Some(Place { table: Arc::clone(table), number, seat, is_reserve: taken >= table.places })
+        let (number, entry) = (entries.arrivals, Arc::new(entry));
+        entries.taken.insert(number, Arc::clone(&entry));
+        drop(entries);
+        Some(ConnectionPermit {
+            table: Arc::clone(table),
+            number,
+            entry,
+            is_reserve: taken >= table.places,
+        })
     }
 
     /// Waits until all connections have ended except those that came late.
     pub(crate) async fn emptied(&self) {
         loop {
             let left = self.left.notified();
-            if self.lock().taken.values().all(|seat| seat.is_late) {
+            if self.lock().taken.values().all(|entry| entry.is_late) {
                 return;
             }
             left.await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ConnectionEntries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// Marks the connection as busy while the result lives: at first as receiving a body, if there
     /// is one.
-    pub(crate) fn turn(&self, has_body: bool) -> Turn {
-        let mut seats = self.table.lock();
-        let network = self.seat.network;
+    pub(crate) fn turn(&self, has_body: bool) -> ActiveRequest {
+        let mut entries = self.table.lock();
+        let network = self.entry.network;
         let is_known = {
-            let mut doing = self.seat.doing();
+            let mut doing = self.entry.doing();
             let is_known = *doing != Doing::Gone;
             if is_known {
                 *doing = match has_body {
@@ -227,21 +236,22 @@ impl Place {
             is_known
         };
         if is_known {
-            *seats.busy.entry(network).or_default() += 1;
+            *entries.busy.entry(network).or_default() += 1;
         }
-        let is_over = seats.busy.get(&network).is_some_and(|&busy| busy > self.table.most_of_one());
+        let is_over =
+            entries.busy.get(&network).is_some_and(|&busy| busy > self.table.most_of_one());
         let is_refused = is_over
-            && !seats.make_room(|number, seat| {
-                let is_other = number != self.number && seat.network == network;
-                is_other && seat.doing().is_busy()
+            && !entries.make_room(|number, entry| {
+                let is_other = number != self.number && entry.network == network;
+                is_other && entry.doing().is_busy()
             });
-        let (table, seat) = (Arc::clone(&self.table), Arc::clone(&self.seat));
-        Turn { table, seat, is_reserve: self.is_reserve || is_refused }
+        let (table, entry) = (Arc::clone(&self.table), Arc::clone(&self.entry));
+        ActiveRequest { table, entry, is_reserve: self.is_reserve || is_refused }
     }
 
     /// Says that the last answer is sent and what still comes is thrown away.
     pub(crate) fn drains(&self) {
-        let mut doing = self.seat.doing();
+        let mut doing = self.entry.doing();
         if *doing == Doing::Idle {
             *doing = Doing::Draining;
         }
@@ -249,35 +259,35 @@ impl Place {
 
     /// Returns whether the connection came while the server ended.
     pub(crate) fn is_late(&self) -> bool {
-        self.seat.is_late
+        self.entry.is_late
     }
 
     /// Waits until the connection has to make way.
     pub(crate) async fn must_leave(&self) {
-        self.seat.leaves.notified().await;
+        self.entry.leaves.notified().await;
     }
 }
 
-impl Turn {
+impl ActiveRequest {
     /// Watches how the request's body comes.
-    pub(crate) fn watch<B>(&self, body: B) -> Received<B> {
-        Received { body, seat: Arc::clone(&self.seat) }
+    pub(crate) fn watch<B>(&self, body: B) -> RatedBody<B> {
+        RatedBody { body, entry: Arc::clone(&self.entry) }
     }
 }
 
-impl Drop for Turn {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        let mut seats = self.table.lock();
-        let mut doing = self.seat.doing();
+        let mut entries = self.table.lock();
+        let mut doing = self.entry.doing();
         if doing.is_busy() {
             *doing = Doing::Idle;
             drop(doing);
-            seats.end_one(self.seat.network);
+            entries.end_one(self.entry.network);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.table.lock().taken.remove(&self.number);
         self.table.left.notify_waiters();
@@ -286,12 +296,12 @@ impl Drop for Place {
 
 /// The body of a request, whose rate is noted.
 #[derive(Debug)]
-pub(crate) struct Received<B> {
+pub(crate) struct RatedBody<B> {
     body: B,
-    seat: Arc<Seat>,
+    entry: Arc<ConnectionEntry>,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Received<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for RatedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -302,12 +312,12 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Received<B> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.seat.received(frame.data_ref().map_or(0, Bytes::len));
+                self.entry.received(frame.data_ref().map_or(0, Bytes::len));
                 if self.body.is_end_stream() {
-                    self.seat.has_received();
+                    self.entry.has_received();
                 }
             }
-            Poll::Ready(_) => self.seat.has_received(),
+            Poll::Ready(_) => self.entry.has_received(),
             Poll::Pending => {}
         }
         polled
@@ -322,9 +332,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Received<B> {
     }
 }
 
-impl<B> Drop for Received<B> {
+impl<B> Drop for RatedBody<B> {
     fn drop(&mut self) {
-        self.seat.has_received();
+        self.entry.has_received();
     }
 }
 
@@ -335,13 +345,13 @@ mod tests {
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
 
-    fn enter(table: &Arc<Table>) -> Option<Place> {
-        Table::enter(table, CLIENT, false)
+    fn enter(table: &Arc<Connections>) -> Option<ConnectionPermit> {
+        Connections::enter(table, CLIENT, false)
     }
 
     #[test]
     fn idle_connections_make_way_and_busy_ones_do_not() {
-        let table = Arc::new(Table::new(2, 1));
+        let table = Arc::new(Connections::new(2, 1));
         let first = enter(&table).unwrap();
         let second = enter(&table).unwrap();
         let _busy = first.turn(false);
@@ -363,25 +373,26 @@ mod tests {
     /// Connections that wait for their clients give way in order, and those being answered never.
     #[test]
     fn what_waits_for_its_client_makes_way() {
-        let table = Arc::new(Table::new(5, 0));
-        let places: Vec<Place> = (0..5).map(|_| enter(&table).unwrap()).collect();
-        let mut turns: Vec<Turn> = places[..4].iter().map(|place| place.turn(true)).collect();
+        let table = Arc::new(Connections::new(5, 0));
+        let places: Vec<ConnectionPermit> = (0..5).map(|_| enter(&table).unwrap()).collect();
+        let mut turns: Vec<ActiveRequest> =
+            places[..4].iter().map(|place| place.turn(true)).collect();
         places[4].drains();
         let old = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
         let receives = |place: usize, bytes| {
-            *places[place].seat.doing() = Doing::Receiving { since: old, bytes };
+            *places[place].entry.doing() = Doing::Receiving { since: old, bytes };
         };
         // The first one is answered, the second one's body comes fast, the next one's slower, and
         // that of the fourth drips.
-        places[0].seat.has_received();
+        places[0].entry.has_received();
         receives(1, 100_000_000);
         receives(2, 50_000);
         receives(3, 4);
-        let is_gone = |place: usize| *places[place].seat.doing() == Doing::Gone;
+        let is_gone = |place: usize| *places[place].entry.doing() == Doing::Gone;
         let mut newcomers = Vec::new();
         for leaves in [4, 3, 2, 1] {
             assert!(!is_gone(leaves));
-            let newcomer = Table::enter(&table, OTHER, false).unwrap();
+            let newcomer = Connections::enter(&table, OTHER, false).unwrap();
             turns.push(newcomer.turn(false));
             newcomers.push(newcomer);
             assert!(is_gone(leaves), "{leaves}");
@@ -393,25 +404,25 @@ mod tests {
 
     #[test]
     fn one_address_never_has_all_places() {
-        let table = Arc::new(Table::new(32, 0));
-        let places: Vec<Place> = (0..31).map(|_| enter(&table).unwrap()).collect();
-        let turns: Vec<Turn> = places.iter().map(|place| place.turn(false)).collect();
+        let table = Arc::new(Connections::new(32, 0));
+        let places: Vec<ConnectionPermit> = (0..31).map(|_| enter(&table).unwrap()).collect();
+        let turns: Vec<ActiveRequest> = places.iter().map(|place| place.turn(false)).collect();
         let refused = turns.iter().filter(|turn| turn.is_reserve).count();
         assert_eq!(refused, 1, "two of the 32 are for others");
-        let other = Table::enter(&table, OTHER, false).unwrap();
+        let other = Connections::enter(&table, OTHER, false).unwrap();
         assert!(!other.turn(false).is_reserve);
         // Its own bodies that are still coming give way to its next request.
-        places[0].seat.doing().clone_from(&Doing::Receiving { since: Instant::now(), bytes: 0 });
+        places[0].entry.doing().clone_from(&Doing::Receiving { since: Instant::now(), bytes: 0 });
         let last = enter(&table);
         assert!(last.is_some_and(|last| !last.turn(false).is_reserve));
-        assert_eq!(*places[0].seat.doing(), Doing::Gone);
+        assert_eq!(*places[0].entry.doing(), Doing::Gone);
     }
 
     #[tokio::test]
     async fn those_who_come_late_are_not_waited_for() {
-        let table = Arc::new(Table::new(4, 0));
-        let places =
-            [false, false, true].map(|is_late| Table::enter(&table, CLIENT, is_late).unwrap());
+        let table = Arc::new(Connections::new(4, 0));
+        let places = [false, false, true]
+            .map(|is_late| Connections::enter(&table, CLIENT, is_late).unwrap());
         let [first, second, late] = places;
         let mut emptied = std::pin::pin!(table.emptied());
         for place in [first, second] {

@@ -20,7 +20,7 @@ use trine_model::{KvType, Model};
 use trine_pictures::Preparation;
 use trine_server::{
     Catalog, Description, Files, Found, Handle, Library, LibraryError, Listed, LoadError,
-    LoadedModel, Loader, Offer, OfferState, Outline, Pictures, Preset, PullProgress, Recipe,
+    LoadedModel, Loader, ModelSummary, Offer, OfferState, Pictures, Preset, PullProgress, Recipe,
     Refusal, Server, ServerOptions, grammar_cache,
 };
 use trine_text::{ChatTemplate, GgufVocabulary, Specials, Tokenizer};
@@ -186,7 +186,7 @@ impl Files for Scripted {
         "d".repeat(64)
     }
 
-    fn outline(&self, model: &str) -> Result<Outline, String> {
+    fn summary(&self, model: &str) -> Result<ModelSummary, String> {
         if model == "broken" {
             return Err("its header is damaged".to_owned());
         }
@@ -198,7 +198,7 @@ impl Files for Scripted {
             ..Description::default()
         };
         let template = (model == GEMMA4).then(|| ChatTemplate::gemma4(true).source().to_owned());
-        Ok(Outline { description, template })
+        Ok(ModelSummary { description, template })
     }
 }
 

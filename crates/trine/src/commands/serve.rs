@@ -13,8 +13,8 @@ use trine_hub::{Pinned, StoreEntry, get_pinned};
 use trine_model::{KvType, Model};
 use trine_server::{
     Description, Fetch, FetchEnd, Fetched, Fetcher, Files, Found, ImageUrls, KEY_BYTES_WANTED,
-    Keys, Library, Limits, Listed, LoadError, LoadedModel, Loader, Outline, Pictures, ServeError,
-    Server, ServerOptions,
+    Keys, Library, Limits, Listed, LoadError, LoadedModel, Loader, ModelSummary, Pictures,
+    ServeError, Server, ServerOptions,
 };
 use trine_session::draft::{DraftFacts, Drafting};
 use trine_session::embedded::Embedded;
@@ -384,14 +384,14 @@ impl Models {
         LookedAt { models: self, sources: self.names.sources() }
     }
 
-    fn outlined(&self, source: &Source) -> Result<Outline> {
+    fn summarised(&self, source: &Source) -> Result<ModelSummary> {
         let opened = source.open(self.settings.quantize)?;
         let opened = self.settings.vision.fulfil_silently(source, opened)?;
         let most = opened.config().context;
         let served = self.settings.context.map_or(most, |context| context.min(most));
         let own = self.template.clone();
         let template = own.map_or_else(|| template(opened.checkpoint()), |own| Ok(Some(own)))?;
-        Ok(Outline {
+        Ok(ModelSummary {
             description: Description { served, ..described(&opened) },
             template: template.map(|template| template.source().to_owned()),
         })
@@ -586,10 +586,10 @@ impl Files for LookedAt<'_> {
         self.sources.of(model).map_or_else(String::new, |source| digest(&source))
     }
 
-    fn outline(&self, model: &str) -> Result<Outline, String> {
+    fn summary(&self, model: &str) -> Result<ModelSummary, String> {
         let source = self.sources.of(model).ok_or_else(|| gone(model));
-        let outline = source.and_then(|source| self.models.outlined(&source));
-        outline.map_err(|error| message(&error).unwrap_or_default())
+        let summary = source.and_then(|source| self.models.summarised(&source));
+        summary.map_err(|error| message(&error).unwrap_or_default())
     }
 }
 
@@ -602,8 +602,8 @@ impl Files for Models {
         self.looked_at().digest(model)
     }
 
-    fn outline(&self, model: &str) -> Result<Outline, String> {
-        self.looked_at().outline(model)
+    fn summary(&self, model: &str) -> Result<ModelSummary, String> {
+        self.looked_at().summary(model)
     }
 }
 
