@@ -4,17 +4,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use trine_hub::{Hub, HubConfig, HubError, ModelName, Silent, Token};
+use trine_hub::{Hub, HubConfig, HubError, Silent, Token};
 
 use crate::server::{
-    Answer, COMMIT, Recorder, Repository, Request, Server, config, content, gguf, hub, json,
+    Answer, COMMIT, Recorder, Repository, Request, Server, config, content, gguf, hub, json, name,
 };
 
 const FILE: &str = "g-Q4_0.gguf";
-
-fn name(text: &str) -> ModelName {
-    ModelName::parse(text).unwrap()
-}
 
 fn body() -> Vec<u8> {
     gguf(40_000, 3)
@@ -56,9 +52,7 @@ fn wrong_ranges_keep_the_part() {
     for range in ranges {
         let (error, requests, part) = fails(move |request| {
             if request.earlier == 0 {
-                let mut answer = content(&body(), request);
-                answer.cut = Some(10_000);
-                return answer;
+                return content(&body(), request).cut_at(10_000);
             }
             let answer = Answer::new(206, &body()[10_000..]);
             if range.is_empty() { answer } else { answer.with("Content-Range", range) }
@@ -115,9 +109,7 @@ fn pages_and_compressed_junk_are_no_files() {
 fn a_page_in_the_middle_keeps_the_part() {
     let (error, _, part) = fails(|request| {
         if request.earlier == 0 {
-            let mut answer = content(&body(), request);
-            answer.cut = Some(5000);
-            return answer;
+            return content(&body(), request).cut_at(5000);
         }
         Answer::new(200, "<html>").with("Content-Type", "text/html")
     });
@@ -252,11 +244,7 @@ fn server_errors_are_repeated_but_not_for_ever() {
 
 #[test]
 fn a_server_that_dribbles_cannot_keep_a_pull_alive() {
-    let (error, requests, part) = fails(|request| {
-        let mut answer = content(&body(), request);
-        answer.cut = Some(10);
-        answer
-    });
+    let (error, requests, part) = fails(|request| content(&body(), request).cut_at(10));
     assert!(matches!(error, HubError::Connection { .. }), "{error}");
     assert_eq!((requests, part.unwrap().len()), (4, 40));
 }

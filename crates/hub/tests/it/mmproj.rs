@@ -2,15 +2,11 @@
 
 use std::path::Path;
 
-use trine_hub::{EntryState, Hub, HubError, LeftOut, ModelName, Silent};
+use trine_hub::{EntryState, Hub, HubError, LeftOut, Silent};
 
-use crate::server::{Repository, Server, config, content, gguf, hub};
+use crate::server::{Repository, Server, config, content, gguf, hub, name};
 
 const TOWER: &str = "mmproj-F16.gguf";
-
-fn name(text: &str) -> ModelName {
-    ModelName::parse(text).unwrap()
-}
 
 /// Returns a repository with a model of two types and a tower of two, and the tower's bytes.
 fn repository() -> (Repository, Vec<u8>) {
@@ -92,11 +88,8 @@ fn a_model_is_whole_while_its_tower_is_fetched() {
     let store = folder.path();
     let (repository, tower) = repository();
     let server = Server::repository(repository, move |request| {
-        (request.is_file() && request.path.ends_with(TOWER) && request.earlier < 6).then(|| {
-            let mut answer = content(&tower, request);
-            answer.cut = Some(0);
-            answer
-        })
+        (request.is_file() && request.path.ends_with(TOWER) && request.earlier < 6)
+            .then(|| content(&tower, request).cut_at(0))
     });
     let mut plain = config(&server, store);
     plain.mmproj = false;

@@ -6,21 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use trine_hub::{EntryState, Hub, HubConfig, HubError, ModelName, Origin, Silent, Token};
+use trine_hub::{EntryState, Hub, HubConfig, HubError, Origin, Silent, Token};
 
 use crate::server::{
-    Answer, COMMIT, Recorder, Repository, Server, config, content, gguf, hub, json, sha256,
+    Answer, COMMIT, Recorder, Repository, Server, config, content, gguf, hub, json, name, sha256,
 };
 
 const FILE: &str = "g-Q4_0.gguf";
 
-fn name(text: &str) -> ModelName {
-    ModelName::parse(text).unwrap()
-}
-
 fn model(length: usize) -> (Repository, Vec<u8>) {
     let body = gguf(length, 1);
     (Repository::new("a/b", &[(FILE, &body), ("README.md", b"# b")]), body)
+}
+
+/// Returns a hub that tries once.
+fn impatient(server: &Server, store: &Path) -> Hub {
+    let mut config = config(server, store);
+    config.retries = 0;
+    Hub::new(config).unwrap()
 }
 
 fn part(store: &Path) -> std::path::PathBuf {
@@ -116,11 +119,8 @@ fn a_cut_connection_is_continued_where_it_broke() {
         let (repository, body) = model(length);
         let served = body.clone();
         let server = Server::repository(repository, move |request| {
-            (request.is_file() && request.earlier == 0).then(|| {
-                let mut answer = content(&served, request);
-                answer.cut = Some(at);
-                answer
-            })
+            (request.is_file() && request.earlier == 0)
+                .then(|| content(&served, request).cut_at(at))
         });
         let mut progress = Recorder::default();
         let local = hub(&server, folder.path()).pull(&name("a/b"), &mut progress).unwrap();
@@ -139,15 +139,10 @@ fn a_later_pull_continues_an_earlier_one() {
     let (repository, body) = model(200_000);
     let served = body.clone();
     let server = Server::repository(repository, move |request| {
-        (request.is_file() && request.earlier == 0).then(|| {
-            let mut answer = content(&served, request);
-            answer.cut = Some(86_000);
-            answer
-        })
+        (request.is_file() && request.earlier == 0)
+            .then(|| content(&served, request).cut_at(86_000))
     });
-    let mut impatient = config(&server, folder.path());
-    impatient.retries = 0;
-    let hub = Hub::new(impatient).unwrap();
+    let hub = impatient(&server, folder.path());
     let error = hub.pull(&name("a/b"), &mut Silent).unwrap_err();
     assert!(matches!(error, HubError::Connection { .. }), "{error}");
     let entry = &hub.list().unwrap()[0];
@@ -185,15 +180,10 @@ fn a_part_that_cannot_belong_to_the_file_is_replaced() {
         let (repository, _) = model(50_000);
         let served = body.clone();
         let server = Server::repository(repository, move |request| {
-            (request.is_file() && request.earlier == 0).then(|| {
-                let mut answer = content(&served, request);
-                answer.cut = Some(30_000);
-                answer
-            })
+            (request.is_file() && request.earlier == 0)
+                .then(|| content(&served, request).cut_at(30_000))
         });
-        let mut impatient = config(&server, folder.path());
-        impatient.retries = 0;
-        let hub = Hub::new(impatient).unwrap();
+        let hub = impatient(&server, folder.path());
         assert!(hub.pull(&name("a/b"), &mut Silent).is_err());
         spoil(&part(folder.path()), &body);
         let local = hub.pull(&name("a/b"), &mut Silent).unwrap();
@@ -210,15 +200,9 @@ fn a_part_of_another_revision_is_not_continued() {
     let folder = tempfile::tempdir().unwrap();
     let (old, body) = model(50_000);
     let server = Server::repository(old, move |request| {
-        request.is_file().then(|| {
-            let mut answer = content(&body, request);
-            answer.cut = Some(30_000);
-            answer
-        })
+        request.is_file().then(|| content(&body, request).cut_at(30_000))
     });
-    let mut impatient = config(&server, folder.path());
-    impatient.retries = 0;
-    assert!(Hub::new(impatient).unwrap().pull(&name("a/b"), &mut Silent).is_err());
+    assert!(impatient(&server, folder.path()).pull(&name("a/b"), &mut Silent).is_err());
     assert!(part(folder.path()).exists());
 
     let fresh = gguf(50_000, 99);
@@ -243,11 +227,8 @@ fn a_changed_model_replaces_the_old_one_only_when_it_is_whole() {
     let broken = Arc::new(AtomicBool::new(true));
     let (switch, served) = (broken.clone(), fresh.clone());
     let server = Server::repository(repository, move |request| {
-        (request.is_file() && switch.load(Ordering::SeqCst)).then(|| {
-            let mut answer = content(&served, request);
-            answer.cut = Some(1000);
-            answer
-        })
+        (request.is_file() && switch.load(Ordering::SeqCst))
+            .then(|| content(&served, request).cut_at(1000))
     });
     let hub = hub(&server, folder.path());
     assert!(hub.pull(&name("a/b"), &mut Silent).is_err());

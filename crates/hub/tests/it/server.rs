@@ -9,10 +9,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use trine_hub::{Hub, HubConfig, Progress};
+use trine_hub::{Hub, HubConfig, ModelName, Progress};
 
 /// The commit of the test repositories.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+pub(crate) fn name(text: &str) -> ModelName {
+    ModelName::parse(text).unwrap()
+}
 
 /// A request as received.
 #[derive(Debug, Clone)]
@@ -63,6 +67,10 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Answer { status, body: body.into(), ..Answer::default() }
+    }
+
+    pub(crate) fn cut_at(self, bytes: usize) -> Self {
+        Answer { cut: Some(bytes), ..self }
     }
 
     pub(crate) fn with(mut self, name: &str, value: impl ToString) -> Self {

@@ -3,15 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use trine_hub::{EntryState, Hub, HubConfig, HubError, ModelName};
+use crate::server::name;
+use trine_hub::{EntryState, Hub, HubConfig, HubError};
 #[cfg(unix)]
 use trine_hub::{Origin, Selection};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-
-fn name(text: &str) -> ModelName {
-    ModelName::parse(text).unwrap()
-}
 
 fn write(path: impl AsRef<Path>, body: &[u8]) {
     fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
