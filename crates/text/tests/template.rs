@@ -273,30 +273,19 @@ fn row_44_much_out_of_little_is_refused_before_it_is_made() {
     limited("{{ 'x'|indent(width=10**10) }}");
     limited("{{ messages|tojson(indent=10**10) }}");
     limited("{{ messages|tojson(10**10) }}");
-    limited(
-        "{% set ns = namespace(x='ab') %}{% for i in range(64) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-    );
-    limited(
-        "{% set ns = namespace(x='ab') %}{% for i in range(64) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-    );
-    limited(
-        "{% set ns = namespace(x='ab') %}{% for i in range(64) %}{% set ns.x = ns.x|replace('', ns.x) %}{% endfor %}",
-    );
-    limited(
-        "{% set ns = namespace(x='ab') %}{% for i in range(64) %}{% set ns.x = ns.x.replace('', ns.x) %}{% endfor %}",
-    );
-    limited(
-        "{% set ns = namespace(x='ab') %}{% for i in range(64) %}{% set ns.x = [ns.x, ns.x]|join(ns.x) %}{% endfor %}",
-    );
-    limited(
-        "{% set ns = namespace(x='ab') %}{% for i in range(64) %}{% set ns.x = ns.x.join([ns.x, ns.x]) %}{% endfor %}",
-    );
-    limited(
-        "{% set ns = namespace(x='ab') %}{% for i in range(64) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}{% endfor %}",
-    );
-    limited(
-        "{% set ns = namespace(x=[1]) %}{% for i in range(64) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-    );
+    for (start, body) in [
+        ("'ab'", "{% set ns.x = ns.x + ns.x %}"),
+        ("'ab'", "{% set ns.x = ns.x ~ ns.x %}"),
+        ("'ab'", "{% set ns.x = ns.x|replace('', ns.x) %}"),
+        ("'ab'", "{% set ns.x = ns.x.replace('', ns.x) %}"),
+        ("'ab'", "{% set ns.x = [ns.x, ns.x]|join(ns.x) %}"),
+        ("'ab'", "{% set ns.x = ns.x.join([ns.x, ns.x]) %}"),
+        ("'ab'", "{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}"),
+        ("[1]", "{% set ns.x = ns.x + ns.x %}"),
+    ] {
+        let source = "{% set ns = namespace(x=START) %}{% for i in range(64) %}BODY{% endfor %}";
+        limited(&source.replace("START", start).replace("BODY", body));
+    }
     // One list under forty others, twice each: 2^40 leaves.
     let shared = "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
     for use_of_it in ["{{ ns.x }}", "{{ ns.x|tojson }}", "{{ ns.x == ns.x }}", "{{ ns.x ~ '' }}"] {
