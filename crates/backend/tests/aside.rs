@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{BLOCK, BackendError, Device, DeviceGroup, LayerChoice, ProgramOptions};
-use trine_model::{KvType, Width, aside, cut};
+use trine_backend::{BackendError, Device, DeviceGroup, LayerChoice};
+use trine_model::{KvType, aside, cut};
 use trine_testing::aside::{Beside, Small};
 use trine_testing::gemma4::{gemma4, gemma4_with_large_layers};
 use trine_testing::pages::sequences_move_between_programs;
 use trine_testing::random::{Random, forms, traffic};
-use trine_testing::{BATCH, Golden, greedy, logits};
+use trine_testing::{BATCH, Golden, OPTIONS, greedy, logits};
 use trine_weights::DType;
 
 fn reference() -> Box<dyn Device> {
@@ -21,14 +21,6 @@ fn reference() -> Box<dyn Device> {
 fn beside(layers: usize) -> Beside {
     Beside { own: reference(), other: reference(), layers }
 }
-
-const OPTIONS: ProgramOptions = ProgramOptions {
-    width: Width { tokens: 4, outputs: 2 },
-    kv: KvType::F32,
-    context: BLOCK,
-    sequences: 1,
-    blocks: 1,
-};
 
 #[test]
 fn a_model_with_experts_aside_is_the_model() {

@@ -2,10 +2,8 @@
 //! reference.
 
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{
-    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
-};
-use trine_model::{KvType, Model, Plan, Source, Width, cut, gather, narrow};
+use trine_backend::{BackendError, Batch, Device, DeviceGroup, LayerChoice, Program};
+use trine_model::{Model, Plan, Source, cut, gather, narrow};
 use trine_testing::BATCH;
 use trine_testing::ends::{bits, untied, with_more, with_states};
 use trine_testing::random::{Random, forms, model_of_layers};
@@ -18,13 +16,7 @@ fn split(first: Box<dyn Device>, layers: usize) -> DeviceGroup {
 }
 
 fn load(device: &dyn Device, model: &Model, plan: &Plan) -> Box<dyn Program> {
-    let options = ProgramOptions {
-        width: Width { tokens: 4, outputs: 2 },
-        kv: KvType::F32,
-        context: BLOCK,
-        sequences: 1,
-        blocks: 1,
-    };
+    let options = trine_testing::OPTIONS;
     device.load_plan(model, plan.clone(), &options).unwrap()
 }
 

@@ -5,27 +5,19 @@ use std::rc::Rc;
 
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
-    BLOCK, BackendError, Batch, Demand, Device, DeviceGroup, LayerChoice, Memory, Program,
-    ProgramOptions, SequenceView, placement,
+    BackendError, Batch, Demand, Device, DeviceGroup, LayerChoice, Memory, Program, ProgramOptions,
+    SequenceView, placement,
 };
-use trine_model::{Goal, KvType, Model, Width, cut};
+use trine_model::{KvType, Model, cut};
 use trine_testing::aside::Small;
 use trine_testing::pages::sequences_move_between_programs;
 use trine_testing::random::{Random, forms, model_of_layers, traffic};
-use trine_testing::{BATCH, Golden, greedy, logits};
+use trine_testing::{BATCH, Golden, OPTIONS, greedy, logits};
 use trine_weights::DType;
 
 /// Models with the logits of another implementation.
 const GOLDENS: [&str; 5] =
     ["gemma3-a", "gemma3-b", "gemma3-c", "gguf/gemma3-f32", "gguf/gemma3-qat"];
-
-const OPTIONS: ProgramOptions = ProgramOptions {
-    width: Width { tokens: 4, outputs: 2 },
-    kv: KvType::F32,
-    context: BLOCK,
-    sequences: 1,
-    blocks: 1,
-};
 
 fn reference() -> Box<dyn Device> {
     Box::new(ReferenceDevice::new())
@@ -287,10 +279,8 @@ fn steps_in_flight_do_not_change_one_another() {
             sequence_of: &[0],
             sequences: &[view],
             outputs: &[0],
-            ahead: &[],
             bulk_from: 1,
-            inputs: &[],
-            goal: Goal::Main,
+            ..BATCH
         })
     };
     let mut whole = reference().load_plan(&model, model.plan(), &options).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BULK_ROWS, Batch, Device, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;
-use trine_model::{Ends, Goal, KvType, Model, Op, Width};
+use trine_model::{Ends, KvType, Model, Op, Width};
 use trine_testing::partner::{Failure, Plain, difference, prompt};
 use trine_testing::random::{Random, model_of_layers};
 use trine_testing::{hidden_states, logits};
@@ -126,10 +126,8 @@ fn rows_of_both_kinds_share_a_step() {
                     SequenceView { slot: 1, blocks: &[0] },
                 ],
                 outputs: &[],
-                ahead: &[],
                 bulk_from,
-                inputs: &[],
-                goal: Goal::Main,
+                ..trine_testing::BATCH
             };
             let step = program.submit(&batch).unwrap();
             let states = program.wait(step).unwrap().output(0).unwrap().to_vec();

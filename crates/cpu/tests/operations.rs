@@ -12,6 +12,7 @@ use trine_model::{Ends, KvType, Op, Rows, Step, WeightPlace, Width, gather};
 use trine_testing::ends::{bits, differences, untied, with_more, with_states};
 use trine_testing::gemma3n::gemma3n;
 use trine_testing::gemma4::gemma4;
+use trine_testing::operations::{OPERATIONS, numbers};
 use trine_testing::pages::sequences_move_between_programs;
 use trine_testing::pictures::with_tower;
 use trine_testing::random::{
@@ -29,51 +30,6 @@ const TOLERANCE_STREAMS: f32 = 2e-3;
 
 const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
-
-/// The number of operations.
-const OPERATIONS: usize = 34;
-
-/// Numbers the operations, so that an operation that is added does not compile here until it is
-/// counted.
-fn number(op: &Op) -> usize {
-    match op {
-        Op::Embed { .. } => 0,
-        Op::Norm { .. } => 1,
-        Op::HeadNorm { .. } => 2,
-        Op::Rotate { .. } => 3,
-        Op::MatMul { .. } => 4,
-        Op::StoreKv { .. } => 5,
-        Op::Attend { .. } => 6,
-        Op::Geglu { .. } => 7,
-        Op::Add { .. } => 8,
-        Op::Select { .. } => 9,
-        Op::Softcap { .. } => 10,
-        Op::GatedMatMul { .. } => 11,
-        Op::NormAdd { .. } => 12,
-        Op::NormAddNorm { .. } => 13,
-        Op::PrepareQkv { .. } => 14,
-        Op::Sum { .. } => 15,
-        Op::Mix { .. } => 16,
-        Op::Rescale { .. } => 17,
-        Op::Scale { .. } => 18,
-        Op::Cutoff { .. } => 19,
-        Op::Delegate { .. } => 20,
-        Op::Collect { .. } => 21,
-        Op::Join { .. } => 22,
-        Op::Route { .. } => 23,
-        Op::GatedExperts { .. } => 24,
-        Op::SumExperts { .. } => 25,
-        Op::Search { .. } => unreachable!("only drafts search"),
-        Op::LayerNorm { .. } => 26,
-        Op::Gelu { .. } => 27,
-        Op::Bias { .. } => 28,
-        Op::Pool { .. } => 29,
-        Op::Insert { .. } => 30,
-        Op::Places { .. } => 31,
-        Op::RotatePlaces { .. } => 32,
-        Op::Clamp { .. } => 33,
-    }
-}
 
 #[test]
 fn pages_carry_a_sequence_to_another_program() {
@@ -120,7 +76,7 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
             }
         };
         if model.tower().is_some() {
-            seen.extend(model.tower_plan(false).steps.iter().map(|step| number(&step.op)));
+            seen.extend(numbers(&model.tower_plan(false)));
         }
         let base = model.base_plan();
         let expected = traffic(&ReferenceDevice::new(), &model, base.clone(), KvType::F32, seed);
@@ -128,7 +84,7 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
         let kept = random.below(4) * 32;
         let lent = lend(model.plan(), &|_| kept);
         for plan in forms(&base).into_iter().chain([lent]) {
-            seen.extend(plan.steps.iter().map(|step| number(&step.op)));
+            seen.extend(numbers(&plan));
             for isa in Isa::available() {
                 let device = CpuDevice::new(Some(1 + seed as usize % 3), Some(isa)).unwrap();
                 let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
@@ -197,13 +153,7 @@ fn gathered_rows_are_those_of_the_operation() {
         let (plan, gathered) = (model.plan(), gather::gather(model.plan()));
         assert_eq!(gathered.inputs.len(), 1);
         assert_eq!(bits(&device, &model, &gathered, seed), bits(&device, &model, &plan, seed));
-        let options = ProgramOptions {
-            width: Width { tokens: 4, outputs: 2 },
-            kv: KvType::F32,
-            context: BLOCK,
-            sequences: 1,
-            blocks: 1,
-        };
+        let options = trine_testing::OPTIONS;
         let table = gathered.bytes_at(WeightPlace::File);
         for plan in [gathered, plan] {
             let memory = device.load_plan(&model, plan.clone(), &options).unwrap().memory();

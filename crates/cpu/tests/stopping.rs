@@ -16,8 +16,7 @@ fn a_step_stops_on_all_threads_and_the_next_one_runs() {
         width: Width { tokens: 4, outputs: 1 },
         kv: KvType::F16,
         context: 32,
-        sequences: 1,
-        blocks: 1,
+        ..trine_testing::OPTIONS
     };
     for threads in 1..=3 {
         let device = CpuDevice::new(Some(threads), None).unwrap();

@@ -19,6 +19,7 @@ pub mod drafts;
 pub mod ends;
 pub mod gemma3n;
 pub mod gemma4;
+pub mod operations;
 pub mod overflow;
 pub mod pages;
 pub mod partner;
@@ -48,6 +49,15 @@ pub const BATCH: Batch<'static> = Batch {
     bulk_from: 3,
     inputs: &[],
     goal: Goal::Main,
+};
+
+/// Sizes of a Program with room for one block.
+pub const OPTIONS: ProgramOptions = ProgramOptions {
+    width: Width { tokens: 4, outputs: 2 },
+    kv: KvType::F32,
+    context: BLOCK,
+    sequences: 1,
+    blocks: 1,
 };
 
 /// A model and what another implementation computes from it.

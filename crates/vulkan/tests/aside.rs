@@ -6,26 +6,18 @@ use std::sync::{Arc, Mutex};
 
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
-    BLOCK, BULK_ROWS, BackendError, Batch, Device, DeviceGroup, Facts, InFlight, LayerChoice,
-    Memory, Program, ProgramOptions, Results,
+    BULK_ROWS, BackendError, Batch, Device, DeviceGroup, Facts, InFlight, LayerChoice, Memory,
+    Program, ProgramOptions, Results,
 };
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Model, Plan, Width, aside};
+use trine_model::{KvType, Model, Plan, aside};
 use trine_testing::aside::{Beside, Small};
 use trine_testing::gemma4::{gemma4, gemma4_with_large_layers};
 use trine_testing::random::{Random, forms, relative_difference, traffic};
-use trine_testing::{BATCH, Golden, greedy, logits};
+use trine_testing::{BATCH, Golden, OPTIONS, greedy, logits};
 use trine_vulkan::testing::own_device;
 use trine_vulkan::{Injected, VulkanDevice};
 use trine_weights::DType;
-
-const OPTIONS: ProgramOptions = ProgramOptions {
-    width: Width { tokens: 4, outputs: 2 },
-    kv: KvType::F32,
-    context: BLOCK,
-    sequences: 1,
-    blocks: 1,
-};
 
 fn beside(device: &VulkanDevice, other: Box<dyn Device>, layers: usize) -> Beside {
     Beside { own: Box::new(device.clone()), other, layers }

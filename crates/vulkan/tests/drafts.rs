@@ -116,10 +116,8 @@ impl Runner {
                     sequence_of: &vec![0; tokens.len()],
                     sequences: &[SequenceView { slot: slot as u32, blocks: &TABLES[slot] }],
                     outputs: &[tokens.len() as u32 - 1],
-                    ahead: &[],
                     bulk_from: tokens.len(),
-                    inputs: &[],
-                    goal: Goal::Main,
+                    ..trine_testing::BATCH
                 };
                 let step = self.program.submit(&batch).unwrap();
                 let results = self.program.wait(step).unwrap();

@@ -2,8 +2,7 @@
 //! again.
 
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
-    SequenceView,
+    BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions, SequenceView,
 };
 use trine_cpu::CpuDevice;
 use trine_model::{Ends, KvType, Width, cut};
@@ -11,13 +10,8 @@ use trine_testing::{BATCH, Golden};
 use trine_vulkan::testing::own_device;
 use trine_vulkan::{Injected, VulkanDevice};
 
-const OPTIONS: ProgramOptions = ProgramOptions {
-    width: Width { tokens: 4, outputs: 1 },
-    kv: KvType::F32,
-    context: BLOCK,
-    sequences: 1,
-    blocks: 1,
-};
+const OPTIONS: ProgramOptions =
+    ProgramOptions { width: Width { tokens: 4, outputs: 1 }, ..trine_testing::OPTIONS };
 
 #[test]
 fn a_lost_device_is_reported_and_set_up_again() {

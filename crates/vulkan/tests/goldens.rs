@@ -1,11 +1,9 @@
 //! Whole models on the GPU against the logits of another implementation.
 
 use trine_backend::sampling::{self, Change, Draw, Rule, numbers};
-use trine_backend::{
-    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView,
-};
+use trine_backend::{BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
-use trine_model::{Goal, KvType, Width};
+use trine_model::{KvType, Width};
 use trine_testing::{Golden, greedy, logits};
 use trine_vulkan::testing::{device, pieces, takes};
 
@@ -99,23 +97,15 @@ fn goldens_do_not_depend_on_the_cut() {
 fn the_largest_logits_are_found_behind_a_cut() {
     let golden = Golden::load(QUANTISED);
     let tokens = &golden.ids[..5];
-    let options = ProgramOptions {
-        width: Width { tokens: 8, outputs: 2 },
-        kv: KvType::F32,
-        context: BLOCK,
-        sequences: 1,
-        blocks: 1,
-    };
+    let options =
+        ProgramOptions { width: Width { tokens: 8, outputs: 2 }, ..trine_testing::OPTIONS };
     let batch = Batch {
         tokens,
         positions: &[0, 1, 2, 3, 4],
         sequence_of: &[0; 5],
-        sequences: &[SequenceView { slot: 0, blocks: &[0] }],
         outputs: &[1, 4],
-        ahead: &[],
         bulk_from: 5,
-        inputs: &[],
-        goal: Goal::Main,
+        ..trine_testing::BATCH
     };
     let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
     let both = DeviceGroup::new(vec![cpu, Box::new(device())], LayerChoice::Exactly(2));

@@ -271,9 +271,7 @@ fn a_device_says_what_it_was_asked_for() {
     let options = ProgramOptions {
         width: Width { tokens: 2, outputs: 1 },
         kv: KvType::F16,
-        context: BLOCK,
-        sequences: 1,
-        blocks: 1,
+        ..trine_testing::OPTIONS
     };
     assert!(
         !device()

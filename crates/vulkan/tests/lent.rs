@@ -154,10 +154,8 @@ fn mixed(program: &mut dyn Program, exact: usize, bulk: usize) -> Vec<f32> {
             SequenceView { slot: 1, blocks: &[0, 1, 2, 3] },
         ],
         outputs: &[],
-        ahead: &[],
         bulk_from: exact,
-        inputs: &[],
-        goal: Goal::Main,
+        ..trine_testing::BATCH
     };
     let step = program.submit(&batch).unwrap();
     program.wait(step).unwrap().output(0).unwrap().to_vec()

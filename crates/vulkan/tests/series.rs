@@ -70,10 +70,8 @@ impl Rows {
             sequence_of: &self.sequence_of,
             sequences: &self.views,
             outputs: &self.outputs,
-            ahead: &[],
             bulk_from: self.tokens.len(),
-            inputs: &[],
-            goal: Goal::Main,
+            ..trine_testing::BATCH
         }
     }
 }

@@ -5,21 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use trine_backend::sampling::{self, Draw, Rule, numbers};
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
-    SequenceView,
+    BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions, SequenceView,
 };
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Width};
+use trine_model::KvType;
 use trine_testing::{BATCH, Golden};
 use trine_vulkan::{Injected, VulkanDevice, testing};
 
-const OPTIONS: ProgramOptions = ProgramOptions {
-    width: Width { tokens: 4, outputs: 2 },
-    kv: KvType::F16,
-    context: BLOCK,
-    sequences: 2,
-    blocks: 2,
-};
+const OPTIONS: ProgramOptions =
+    ProgramOptions { kv: KvType::F16, sequences: 2, blocks: 2, ..trine_testing::OPTIONS };
 const FIRST: SequenceView<'_> = SequenceView { slot: 0, blocks: &[0] };
 const SECOND: SequenceView<'_> = SequenceView { slot: 1, blocks: &[1] };
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use trine_backend::{BLOCK, Device, Idle, Program, ProgramOptions};
+use trine_backend::{Device, Idle, Program, ProgramOptions};
 use trine_model::{KvType, Model, Width};
 use trine_testing::{Golden, OneSequence, greedy, logits};
 use trine_vulkan::capabilities::DeviceKind;
@@ -17,13 +17,8 @@ use trine_vulkan::{
 
 const QUANTISED: &str = "gguf/gemma3-qat";
 
-const OPTIONS: ProgramOptions = ProgramOptions {
-    width: Width { tokens: 2, outputs: 1 },
-    kv: KvType::F32,
-    context: BLOCK,
-    sequences: 1,
-    blocks: 1,
-};
+const OPTIONS: ProgramOptions =
+    ProgramOptions { width: Width { tokens: 2, outputs: 1 }, ..trine_testing::OPTIONS };
 
 fn device(tuning: Tuning) -> VulkanDevice {
     testing::own_device().tuned(tuning)
