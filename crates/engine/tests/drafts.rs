@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::fake::{Fake, VOCABULARY, options};
-use crate::texts::{Text, prompt, run};
+use crate::texts::{Rule, Text, assert_same, drafts, prompt, run};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::BackendError;
@@ -40,18 +40,8 @@ fn engine_on(fake: Fake) -> (Engine, Arc<AtomicUsize>) {
 }
 
 /// A drafter that runs the same model.
-fn knowing() -> Box<dyn Drafter> {
-    let fake = Fake::new(options(300, 2, 16), &[5, 20]);
-    Box::new(ModelDrafter::new(Box::new(fake)))
-}
-
-#[track_caller]
-fn assert_same(found: &Text, expected: &Text, request: usize) {
-    assert_eq!(found.tokens, expected.tokens, "request {request}");
-    assert_eq!(found.logprobs, expected.logprobs, "request {request}");
-    assert_eq!(found.end, expected.end, "request {request}");
-    assert_eq!(found.statistics.generated_tokens, expected.statistics.generated_tokens);
-    assert_eq!(found.statistics.reused_tokens, expected.statistics.reused_tokens);
+fn knowing() -> ModelDrafter {
+    ModelDrafter::new(Box::new(Fake::new(options(300, 2, 16), &[5, 20])))
 }
 
 /// Allows a token if its number and that of the tokens before differ in their last bit.
@@ -146,12 +136,12 @@ fn requests() -> (Vec<Request>, Arc<AtomicUsize>) {
 fn a_model_that_knows_the_text_is_always_right() {
     let (mut plain, plain_runs) = engine();
     let (mut drafted, drafted_runs) = engine();
-    drafted.set_drafts(Drafts { lookup: false, drafter: Some(knowing()) });
+    drafted.set_drafts(drafts(knowing()));
     let expected = run(&mut plain, requests().0);
     let (requests, accepted) = requests();
     let found = run(&mut drafted, requests);
-    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        assert_same(found, expected, index);
+    assert_same(&found, &expected);
+    for (index, found) in found.iter().enumerate() {
         let Statistics { drafted_tokens, accepted_tokens, generated_tokens, .. } = found.statistics;
         // It guesses without penalties and constraints.
         if [3, 5].contains(&index) {
@@ -177,12 +167,9 @@ fn a_model_that_knows_the_text_is_always_right() {
 fn accepted(device: Fake, requests: impl Fn() -> Vec<Request>) -> usize {
     let (mut plain, _) = engine();
     let (mut drafted, _) = engine();
-    let drafter = Sound(ModelDrafter::new(Box::new(device)));
-    drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+    drafted.set_drafts(drafts(Sound(ModelDrafter::new(Box::new(device)))));
     let (expected, found) = (run(&mut plain, requests()), run(&mut drafted, requests()));
-    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        assert_same(found, expected, index);
-    }
+    assert_same(&found, &expected);
     found.iter().map(|text| text.statistics.accepted_tokens).sum()
 }
 
@@ -247,8 +234,7 @@ struct Ran {
 fn in_series(width: usize, most: usize) -> (Drafts, Ran) {
     let fake = Fake::new(options(300, 2, width), &[5, 20]).with_series(most);
     let ran = Ran { series: Arc::clone(&fake.series), steps: Arc::clone(&fake.runs) };
-    let drafter = Sound(ModelDrafter::new(Box::new(fake)));
-    (Drafts { lookup: false, drafter: Some(Box::new(drafter)) }, ran)
+    (drafts(Sound(ModelDrafter::new(Box::new(fake)))), ran)
 }
 
 fn count(counter: &AtomicUsize) -> usize {
@@ -269,8 +255,8 @@ fn guesses_in_series_are_the_same_guesses() {
                 let (stepwise, single) = in_series(width, 0);
                 let (drafts, ran) = in_series(width, most);
                 let (expected, found) = (texts(stepwise), texts(drafts));
-                for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                    assert_same(found, expected, index);
+                assert_same(&found, &expected);
+                for (found, expected) in found.iter().zip(&expected) {
                     let [found, expected] = [found, expected].map(|text| &text.statistics);
                     assert_eq!(found.drafted_tokens, expected.drafted_tokens);
                     assert_eq!(found.accepted_tokens, expected.accepted_tokens);
@@ -311,9 +297,8 @@ fn what_a_series_overwrites_is_not_used_again() {
     for seed in 0..60 {
         let mut fake = Fake::new(options(300, 2, 16), &[5, 20]).with_series(15);
         fake.facts.plan.buffers[0].columns = VOCABULARY - 1;
-        let drafter = Sound(ModelDrafter::new(Box::new(fake)));
         let (mut engine, _) = engine();
-        engine.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+        engine.set_drafts(drafts(Sound(ModelDrafter::new(Box::new(fake)))));
         engine.set_guesses(Some(15));
         let first = prompt(seed, PROMPT);
         let second = [&first[..PROMPT - 4], &[1, 2, 3, 4]].concat();
@@ -337,8 +322,8 @@ fn sampled_texts_are_not_guessed_in_series() {
         vec![request(1), request(2)]
     };
     let (expected, found) = (run(&mut plain, requests()), run(&mut drafted, requests()));
-    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        assert_same(found, expected, index);
+    assert_same(&found, &expected);
+    for (index, found) in found.iter().enumerate() {
         let Statistics { drafted_tokens, accepted_tokens, .. } = found.statistics;
         assert!(drafted_tokens > 0 && drafted_tokens == accepted_tokens, "request {index}");
     }
@@ -355,17 +340,19 @@ fn a_series_ends_at_logits_that_are_not_finite() {
         let mut fake = Fake::new(options(300, 2, 16), &[5, 20]).with_series(most);
         fake.poison = Some(poison);
         let series = Arc::clone(&fake.series);
-        let drafter = Sound(ModelDrafter::new(Box::new(fake)));
         let (mut drafted, _) = engine();
-        drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+        drafted.set_drafts(drafts(Sound(ModelDrafter::new(Box::new(fake)))));
         drafted.set_guesses(Some(6));
-        (run(&mut drafted, greedy(1, &[])).remove(0), count(&series))
+        (run(&mut drafted, greedy(1, &[])), count(&series))
     };
     let ((stepwise, _), (found, series)) = (texts(0), texts(15));
     assert!(series > 0);
-    assert_same(&found, &expected[0], 0);
-    assert_same(&stepwise, &expected[0], 0);
-    let drafted = |text: &Text| (text.statistics.drafted_tokens, text.statistics.accepted_tokens);
+    assert_same(&found, &expected);
+    assert_same(&stepwise, &expected);
+    let drafted = |texts: &[Text]| {
+        let Statistics { drafted_tokens, accepted_tokens, .. } = texts[0].statistics;
+        (drafted_tokens, accepted_tokens)
+    };
     assert_eq!(drafted(&found), drafted(&stepwise), "none is guessed after such a row");
     let (guesses, accepted) = drafted(&found);
     assert_eq!(guesses, accepted, "all others are right");
@@ -403,55 +390,20 @@ impl Drafter for Sound {
 }
 
 /// Guesses that are wrong in every way, with ids that the model does not have.
-struct Wrong(ChaCha8Rng);
-
-impl Drafter for Wrong {
-    fn draft(
-        &mut self,
-        _: &mut Target<'_>,
-        asks: &[Ask<'_>],
-        _: usize,
-        guesses: &mut [Vec<u32>],
-    ) -> Result<usize, BackendError> {
-        for (ask, guesses) in asks.iter().zip(guesses) {
-            let count = self.0.next_u64() as usize % (ask.most + 1);
-            guesses.extend((0..count).map(|_| self.0.next_u64() as u32 % (VOCABULARY as u32 + 2)));
-        }
-        Ok(0)
-    }
-}
-
 #[test]
 fn wrong_guesses_leave_no_trace() {
     let (mut plain, _) = engine();
     let (mut drafted, _) = engine();
-    let wrong = Wrong(ChaCha8Rng::seed_from_u64(5));
-    drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(wrong)) });
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    drafted.set_drafts(drafts(Rule(move |ask: &Ask<'_>, guesses: &mut Vec<u32>| {
+        let count = random.next_u64() as usize % (ask.most + 1);
+        guesses.extend((0..count).map(|_| random.next_u64() as u32 % (VOCABULARY as u32 + 2)));
+        Ok(())
+    })));
     for _ in 0..3 {
         // From the second time on prompts are in the cache.
         let (expected, found) = (run(&mut plain, requests().0), run(&mut drafted, requests().0));
-        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            assert_same(found, expected, index);
-        }
-    }
-}
-
-/// Knows a text.
-struct Knowing(Vec<u32>);
-
-impl Drafter for Knowing {
-    fn draft(
-        &mut self,
-        _: &mut Target<'_>,
-        asks: &[Ask<'_>],
-        _: usize,
-        guesses: &mut [Vec<u32>],
-    ) -> Result<usize, BackendError> {
-        for (ask, guesses) in asks.iter().zip(guesses) {
-            let known = self.0.iter().skip(ask.tokens.len() - PROMPT);
-            guesses.extend(known.take(ask.most));
-        }
-        Ok(0)
+        assert_same(&found, &expected);
     }
 }
 
@@ -471,17 +423,20 @@ fn rows_of_guesses_are_drawn_together_under_a_constraint() {
         }
     };
     let (mut plain, _) = engine();
-    let expected = run(&mut plain, vec![request(0)]).remove(0);
+    let expected = run(&mut plain, vec![request(0)]);
     for ahead in [0, 2, 15] {
         let fake = device();
         let launches = Arc::clone(&fake.launches);
         let (mut drafted, _) = engine_on(fake);
-        let drafter = Box::new(Knowing(expected.tokens.clone()));
-        drafted.set_drafts(Drafts { lookup: false, drafter: Some(drafter) });
+        let known = expected[0].tokens.clone();
+        drafted.set_drafts(drafts(Rule(move |ask: &Ask<'_>, guesses: &mut Vec<u32>| {
+            guesses.extend(known.iter().skip(ask.tokens.len() - PROMPT).take(ask.most));
+            Ok(())
+        })));
         drafted.set_guesses(Some(4));
-        let found = run(&mut drafted, vec![request(ahead)]).remove(0);
-        assert_same(&found, &expected, 0);
-        let Statistics { accepted_tokens, generated_tokens, .. } = found.statistics;
+        let found = run(&mut drafted, vec![request(ahead)]);
+        assert_same(&found, &expected);
+        let Statistics { accepted_tokens, generated_tokens, .. } = found[0].statistics;
         assert!(2 * accepted_tokens > generated_tokens, "{accepted_tokens} guesses are right");
         let (launches, steps) = (count(&launches), generated_tokens - accepted_tokens);
         match ahead {
@@ -492,34 +447,19 @@ fn rows_of_guesses_are_drawn_together_under_a_constraint() {
     }
 }
 
-/// A drafter whose file was changed, and how often it was asked.
-struct Void(Arc<AtomicUsize>);
-
-impl Drafter for Void {
-    fn draft(
-        &mut self,
-        _: &mut Target<'_>,
-        _: &[Ask<'_>],
-        _: usize,
-        _: &mut [Vec<u32>],
-    ) -> Result<usize, BackendError> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Err(WeightsError::Changed { file: "draft".to_owned(), what: "was cut".to_owned() }.into())
-    }
-}
-
 #[test]
 fn a_drafter_whose_weights_are_void_is_not_asked_again() {
     let (mut plain, _) = engine();
     let (mut drafted, _) = engine();
     let asked = Arc::new(AtomicUsize::new(0));
-    let drafter = Void(Arc::clone(&asked));
-    drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+    let counter = Arc::clone(&asked);
+    drafted.set_drafts(drafts(Rule(move |_: &Ask<'_>, _: &mut Vec<u32>| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Err(WeightsError::Changed { file: "draft".to_owned(), what: "was cut".to_owned() }.into())
+    })));
     assert!(!drafted.status().draft_lost);
     let (expected, found) = (run(&mut plain, requests().0), run(&mut drafted, requests().0));
-    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        assert_same(found, expected, index);
-    }
+    assert_same(&found, &expected);
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     assert!(drafted.status().draft_lost);
 }

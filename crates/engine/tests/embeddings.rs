@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use crate::fake::{Fake, VOCABULARY, next_logits, options, states, vector_of};
+use crate::texts::prompt;
 use trine_backend::ProgramOptions;
 use trine_engine::{
     Engine, EngineError, Event, Finish, Pooling, Request, SequenceId, Service, Statistics, Update,
@@ -15,14 +16,6 @@ fn fake(options: ProgramOptions) -> Fake {
 
 fn engine(fake: Fake, running: usize) -> Engine {
     Engine::with_running(Box::new(fake), running)
-}
-
-fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    (0..length as u32)
-        .map(|at| {
-            seed.wrapping_mul(31).wrapping_add(at.wrapping_mul(at + seed) / 3) % VOCABULARY as u32
-        })
-        .collect()
 }
 
 /// Vectors, ends and costs of what was asked for.
@@ -254,6 +247,6 @@ fn clients_of_a_service_get_their_own_vectors() {
                 _ => {}
             }
         }
-        assert_eq!(found, Some(vector_of(&prompt(seed as u32, 50), Pooling::Mean)));
+        assert_eq!(found, Some(vector_of(&prompt(seed as u64, 50), Pooling::Mean)));
     }
 }

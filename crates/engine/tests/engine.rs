@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use crate::fake::{Fake, VOCABULARY, next_logits, options};
+use crate::texts::prompt;
 use trine_engine::{
     Constraint, Engine, EngineError, Event, Finish, Logprobs, Request, Sampler, SamplingParams,
     Scope, SequenceId, Statistics, Update,
@@ -39,14 +40,6 @@ fn sampled(seed: u64) -> SamplingParams {
         seed,
         ..SamplingParams::greedy()
     }
-}
-
-fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    (0..length as u32)
-        .map(|at| {
-            seed.wrapping_mul(31).wrapping_add(at.wrapping_mul(at + seed) / 3) % VOCABULARY as u32
-        })
-        .collect()
 }
 
 /// What a request gives by definition, without an engine.
@@ -144,7 +137,7 @@ fn width_and_company_do_not_change_the_text() {
     let requests: Vec<Request> = (0..9)
         .map(|index| {
             let sampling = if index % 3 == 0 { sampled(index) } else { SamplingParams::greedy() };
-            let prompt = prompt(index as u32, [1, 2, 31, 32, 33, 7, 90, 140, 64][index as usize]);
+            let prompt = prompt(index, [1, 2, 31, 32, 33, 7, 90, 140, 64][index as usize]);
             Request { sampling, ..request(prompt, 25) }
         })
         .collect();
@@ -229,7 +222,7 @@ fn a_chat_costs_only_its_new_tokens() {
         // The last token was sampled but not run.
         in_cache = history.len() + 11;
         history.extend(&answer.0);
-        history.extend(prompt(turn as u32 + 50, 9));
+        history.extend(prompt(turn + 50, 9));
     }
     engine.forget();
     engine.check_integrity().unwrap();
@@ -438,7 +431,7 @@ fn requests_share_what_their_prompts_have_in_common() {
     let mut engine = Engine::with_running(Box::new(Fake::new(options(256, 8, 16), &WINDOWS)), 4);
     let mut log = Log::default();
     let system = prompt(7, 100);
-    let of = |seed: u32| request([&system[..], &prompt(seed, 40)].concat(), 6);
+    let of = |seed: u64| request([&system[..], &prompt(seed, 40)].concat(), 6);
     let ids: Vec<_> = (1..5).map(|seed| engine.submit(of(seed)).unwrap()).collect();
     finish(&mut engine, &mut log);
     for (id, seed) in ids.iter().zip(1..5) {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::fake::{Fake, failed, options};
 use crate::greedy::greedy;
-use trine_engine::{Engine, Idle, Leisure, Request, Service, Update};
+use crate::texts::read;
+use trine_engine::{Engine, Idle, Leisure, Request, Service};
 
 const AT_ONCE: Leisure = Leisure { after_start: Duration::ZERO, after_work: Duration::ZERO };
 const LONG: Duration = Duration::from_secs(20);
@@ -24,14 +25,7 @@ fn prompt() -> Vec<u32> {
 }
 
 fn tokens(service: &Service) -> Vec<u32> {
-    let mut generation = service.submit(Request::new(prompt(), 20)).expect("there is room");
-    let mut tokens = Vec::new();
-    while let Some(update) = generation.blocking_next() {
-        if let Update::Token { token, .. } = update {
-            tokens.push(token);
-        }
-    }
-    tokens
+    read(&mut service.submit(Request::new(prompt(), 20)).expect("there is room")).0
 }
 
 /// Pieces of work that say when they begin, with the number of steps before, and last until they
@@ -60,13 +54,7 @@ fn a_request_waits_for_one_piece_and_none_is_done_beside_it() {
     assert_eq!(begun.recv_timeout(LONG), Ok(0), "a piece is being done");
     let mut generation = service.submit(Request::new(prompt(), 20)).unwrap();
     end.send(Idle::More).unwrap();
-    let mut found = Vec::new();
-    while let Some(update) = generation.blocking_next() {
-        if let Update::Token { token, .. } = update {
-            found.push(token);
-        }
-    }
-    assert_eq!(found, greedy(&prompt(), 20));
+    assert_eq!(read(&mut generation).0, greedy(&prompt(), 20));
     let steps = begun.recv_timeout(LONG).unwrap();
     assert!(steps >= 20, "the next piece comes after the whole request: {steps} steps");
     end.send(Idle::More).unwrap();

@@ -11,6 +11,7 @@ mod timed;
 
 mod clients;
 mod constraints;
+mod distribution;
 mod drafts;
 mod embeddings;
 mod engine;

@@ -12,12 +12,12 @@ use crate::greedy::greedy;
 use crate::looks::{
     BAD, BUDGET, Gated, engine, joined, picture, quick, request, seen, size, until,
 };
-use crate::texts::{Text, prompt, run};
+use crate::texts::{Text, prompt, read, run};
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Drafts, Engine, EngineError, Event, Finish, Generation, Pooling, PromptPicture, ReadingDrafter,
-    Request, SOFT, SamplingParams, Service, SightError, Tower, Update,
+    Drafts, Engine, EngineError, Event, Finish, Pooling, PromptPicture, ReadingDrafter, Request,
+    SOFT, SamplingParams, Service, SightError, Tower, Update,
 };
 use trine_model::Width;
 
@@ -28,17 +28,6 @@ fn text(engine: &mut Engine, tower: &Tower, codes: &[u32], count: usize) -> Text
     let text = texts.remove(0);
     assert_eq!(text.tokens, greedy(&seen(codes), count));
     text
-}
-
-/// Reads a text to its end.
-fn read(generation: &mut Generation) -> Vec<u32> {
-    let mut tokens = Vec::new();
-    while let Some(update) = generation.blocking_next() {
-        if let Update::Token { token, .. } = update {
-            tokens.push(token);
-        }
-    }
-    tokens
 }
 
 #[test]
@@ -406,21 +395,16 @@ fn a_service_is_woken_and_ends_while_it_waits() {
     // Others are served meanwhile.
     let plain = prompt(1, 20);
     let mut other = service.submit(Request::new(plain.clone(), 5)).expect("it is sound");
-    assert_eq!(read(&mut other), greedy(&plain, 5));
+    assert_eq!(read(&mut other).0, greedy(&plain, 5));
     gated.paint();
-    assert_eq!(read(&mut generation), greedy(&seen(&codes), 5));
+    assert_eq!(read(&mut generation).0, greedy(&seen(&codes), 5));
     // A deadline passes while nothing else happens.
     let late = Request {
         deadline: Some(Instant::now() + Duration::from_millis(50)),
         ..request(&gated.tower, &joined(&[&[1], &picture(43), &[3]]), 5)
     };
     let mut late = service.submit(late).expect("it is sound");
-    let mut last = None;
-    while let Some(update) = late.blocking_next() {
-        last = Some(update);
-    }
-    let Some(Update::Finished { finish, .. }) = last else { panic!("it has an end") };
-    assert_eq!(finish, Finish::Deadline);
+    assert_eq!(read(&mut late).1, Some(Finish::Deadline));
     let waiting = service.submit(request(&gated.tower, &joined(&[&[1], &picture(44)]), 5));
     until(|| service.status().waiting == 1);
     drop(waiting);
@@ -486,7 +470,7 @@ fn many_clients_get_their_own_texts() {
                         // It goes away.
                         continue;
                     }
-                    assert_eq!(read(&mut generation), greedy(&seen(&codes), 6));
+                    assert_eq!(read(&mut generation).0, greedy(&seen(&codes), 6));
                 }
             });
         }

@@ -4,10 +4,9 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use crate::texts::{drafts, run};
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{
-    Drafts, Engine, EngineOptions, Event, ReadingDrafter, Request, SamplingParams, Update,
-};
+use trine_engine::{Engine, EngineOptions, ReadingDrafter, Request, SamplingParams};
 use trine_model::{Assistant, KvType, Model};
 use trine_weights::SafetensorsFile;
 
@@ -48,8 +47,7 @@ fn engine(model: &Model, embeds: bool, guesses: Option<usize>) -> Engine {
     let mut engine = Engine::new(model, &ReferenceDevice::new(), options).expect("it loads");
     if guesses.is_some() {
         let drafter = ReadingDrafter::of(engine.program().facts()).expect("it has a draft");
-        let drafter: Option<Box<dyn trine_engine::Drafter>> = Some(Box::new(drafter));
-        engine.set_drafts(Drafts { lookup: false, drafter });
+        engine.set_drafts(drafts(drafter));
         engine.set_guesses(guesses);
     }
     engine
@@ -57,18 +55,7 @@ fn engine(model: &Model, embeds: bool, guesses: Option<usize>) -> Engine {
 
 /// Runs all requests; the tokens of each in order, and how many tokens were guessed.
 fn texts(engine: &mut Engine, requests: Vec<Request>) -> (Vec<Vec<u32>>, u64) {
-    let submit = |request| engine.submit(request).expect("the request is sound");
-    let ids: Vec<_> = requests.into_iter().map(submit).collect();
-    let mut texts = vec![Vec::new(); ids.len()];
-    while !engine.is_idle() {
-        for Event { sequence, update } in engine.step().expect("the device works") {
-            let index = ids.iter().position(|id| *id == sequence).expect("it was submitted");
-            if let Update::Token { token, .. } = update {
-                texts[index].push(token);
-            }
-        }
-        engine.check_integrity().expect("the books agree");
-    }
+    let texts = run(engine, requests).into_iter().map(|text| text.tokens).collect();
     (texts, engine.status().drafted_tokens)
 }
 

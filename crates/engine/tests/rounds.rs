@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::fake::{Fake, options};
-use crate::texts::{prompt, run};
-use trine_engine::{
-    Drafter, Drafts, Engine, Event, Finish, ReadingDrafter, Request, SamplingParams, Update,
-};
+use crate::texts::{drafts, prompt, run};
+use trine_engine::{Engine, Event, Finish, ReadingDrafter, Request, SamplingParams, Update};
 
 const WINDOWS: [usize; 2] = [5, 20];
 const TOKENS: usize = 60;
@@ -23,9 +21,8 @@ fn device(most: usize) -> Fake {
 /// An engine in whose steps each sequence has a number of guesses, as far as rows are free.
 fn engine(device: Fake, guesses: usize) -> Engine {
     let drafter = ReadingDrafter::of(&device.facts).expect("it has a draft");
-    let drafter: Option<Box<dyn Drafter>> = Some(Box::new(drafter));
     let mut engine = Engine::from_program(Box::new(device));
-    engine.set_drafts(Drafts { lookup: false, drafter });
+    engine.set_drafts(drafts(drafter));
     engine.set_guesses(Some(guesses));
     engine
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::fake::{Fake, options};
 use crate::greedy::greedy;
-use trine_engine::{Engine, EngineError, Finish, Generation, Request, Service, Update};
+use crate::looks::until;
+use crate::texts::read;
+use trine_engine::{Engine, EngineError, Finish, Request, Service, Update};
 
 fn service(running: usize, queue: usize) -> Service {
     service_of(Fake::new(options(256, 4, 16), &[20]), running, queue)
@@ -20,26 +22,6 @@ fn service_of(fake: Fake, running: usize, queue: usize) -> Service {
 
 fn prompt(seed: u32) -> Vec<u32> {
     (0..40).map(|at| (seed * 7 + at * (seed + 3)) % 48).collect()
-}
-
-fn read(generation: &mut Generation) -> (Vec<u32>, Option<Finish>) {
-    let mut tokens = Vec::new();
-    while let Some(update) = generation.blocking_next() {
-        match update {
-            Update::Token { token, .. } => tokens.push(token),
-            Update::Finished { finish, .. } => return (tokens, Some(finish)),
-            _ => {}
-        }
-    }
-    (tokens, None)
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(120), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -59,7 +41,7 @@ fn many_clients_get_their_own_texts() {
         })
         .collect();
     clients.into_iter().for_each(|client| client.join().unwrap());
-    until("the status is that of an idle engine", || {
+    until(|| {
         let status = service.status();
         status.running == 0 && status.waiting == 0 && status.blocks_running == 0
     });
@@ -121,7 +103,7 @@ fn clients_that_go_away_leave_nothing_behind() {
             generation.blocking_next();
         }
     }
-    until("everything is free", || {
+    until(|| {
         let status = service.status();
         (status.running, status.waiting, status.blocks_running) == (0, 0, 0)
     });
@@ -143,7 +125,7 @@ fn the_queue_is_bounded_in_requests_and_tokens() {
     assert!((30..=37).contains(&refused), "{refused} of 40");
     assert!(service.status().waiting <= 3);
     drop(generations);
-    until("the queue is empty", || service.status().waiting == 0);
+    until(|| service.status().waiting == 0);
 }
 
 #[test]
@@ -180,7 +162,7 @@ fn all_steps_in_flight_end_with_the_service() {
     let service = service_of(slow, 6, 8);
     let mut generations: Vec<_> =
         (0..6).map(|seed| service.submit(Request::new(prompt(seed), 200)).unwrap()).collect();
-    until("several steps are in flight", || overlapped.load(Ordering::Relaxed) > 6);
+    until(|| overlapped.load(Ordering::Relaxed) > 6);
     service.stop();
     for generation in &mut generations {
         assert_eq!(read(generation).1, Some(Finish::Cancelled));
@@ -198,7 +180,7 @@ fn stopping_ends_a_long_step() {
         let service = service_of(endless, 4, 8);
         let mut generations: Vec<_> =
             (0..4).map(|seed| service.submit(Request::new(prompt(seed), 200)).unwrap()).collect();
-        until("it is at work", || runs.load(Ordering::Relaxed) == endless_at);
+        until(|| runs.load(Ordering::Relaxed) == endless_at);
         service.stop();
         for generation in &mut generations {
             assert_eq!(read(generation).1, Some(Finish::Cancelled));

@@ -1,22 +1,16 @@
 //! Tokens that a model must never generate.
 
 use crate::fake::{Fake, VOCABULARY, options};
-use trine_engine::{Engine, Request, SamplingParams, Update};
+use crate::texts::{prompt, run};
+use trine_engine::{Engine, Request, SamplingParams};
+
+fn engine() -> Engine {
+    Engine::from_program(Box::new(Fake::new(options(256, 1, 32), &[5, 20])))
+}
 
 fn generate(sampling: SamplingParams) -> Vec<u32> {
-    let program = Fake::new(options(256, 1, 32), &[5, 20]);
-    let mut engine = Engine::from_program(Box::new(program));
-    let prompt = (0..10).map(|at| at * 7 % VOCABULARY as u32).collect();
-    engine.submit(Request { sampling, ..Request::new(prompt, 30) }).expect("the request is sound");
-    let mut tokens = Vec::new();
-    while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Update::Token { token, .. } = event.update {
-                tokens.push(token);
-            }
-        }
-    }
-    tokens
+    let request = Request { sampling, ..Request::new(prompt(1, 10), 30) };
+    run(&mut engine(), vec![request]).remove(0).tokens
 }
 
 #[test]
@@ -36,8 +30,7 @@ fn suppressed_tokens_are_never_generated() {
 
 #[test]
 fn a_list_without_order_is_refused() {
-    let program = Fake::new(options(256, 1, 32), &[5, 20]);
-    let mut engine = Engine::from_program(Box::new(program));
+    let mut engine = engine();
     let sampling = SamplingParams { suppressed: vec![2, 1].into(), ..SamplingParams::greedy() };
     let error = engine.submit(Request { sampling, ..Request::new(vec![1], 1) }).expect_err("order");
     assert!(error.to_string().contains("suppressed"), "{error}");
@@ -45,8 +38,7 @@ fn a_list_without_order_is_refused() {
 
 #[test]
 fn a_list_of_all_tokens_is_refused() {
-    let program = Fake::new(options(256, 1, 32), &[5, 20]);
-    let mut engine = Engine::from_program(Box::new(program));
+    let mut engine = engine();
     let all: Vec<u32> = (0..VOCABULARY as u32).collect();
     let sampling =
         |ids: &[u32]| SamplingParams { suppressed: ids.into(), ..SamplingParams::greedy() };
@@ -59,21 +51,10 @@ fn a_list_of_all_tokens_is_refused() {
 /// Where only the end is left, the text ends, however many tokens were to come at least.
 #[test]
 fn a_text_ends_where_only_its_end_is_left() {
-    let program = Fake::new(options(256, 1, 32), &[5, 20]);
-    let mut engine = Engine::from_program(Box::new(program));
+    let mut engine = engine();
     let others: Vec<u32> = (0..VOCABULARY as u32).filter(|&id| id != 3).collect();
     let sampling = SamplingParams { suppressed: others.into(), ..SamplingParams::greedy() };
-    let request = Request::new(vec![1], 5);
-    engine
-        .submit(Request { sampling, stop_ids: vec![3], min_tokens: 2, ..request })
-        .expect("sound");
-    let mut finish = None;
-    while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Update::Finished { finish: end, .. } = event.update {
-                finish = Some(end);
-            }
-        }
-    }
-    assert_eq!(finish, Some(trine_engine::Finish::Stop));
+    let request = Request { stop_ids: vec![3], min_tokens: 2, ..Request::new(vec![1], 5) };
+    let text = run(&mut engine, vec![Request { sampling, ..request }]).remove(0);
+    assert_eq!(text.end.map(|(finish, _)| finish), Some(trine_engine::Finish::Stop));
 }

@@ -2,7 +2,11 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use trine_engine::{Engine, Finish, Logprobs, Request, SequenceId, Statistics, Update};
+use trine_backend::BackendError;
+use trine_engine::{
+    Ask, Drafter, Drafts, Engine, Finish, Generation, Logprobs, Request, SequenceId, Statistics,
+    Target, Update,
+};
 
 use crate::fake::VOCABULARY;
 
@@ -50,4 +54,55 @@ pub(crate) fn run(engine: &mut Engine, requests: Vec<Request>) -> Vec<Text> {
         engine.check_integrity().expect("the books agree");
     }
     texts
+}
+
+/// Reads a text to its end.
+pub(crate) fn read(generation: &mut Generation) -> (Vec<u32>, Option<Finish>) {
+    let mut tokens = Vec::new();
+    while let Some(update) = generation.blocking_next() {
+        match update {
+            Update::Token { token, .. } => tokens.push(token),
+            Update::Finished { finish, .. } => return (tokens, Some(finish)),
+            _ => {}
+        }
+    }
+    (tokens, None)
+}
+
+/// Asserts that texts are the same but for their guesses.
+#[track_caller]
+pub(crate) fn assert_same(found: &[Text], expected: &[Text]) {
+    assert_eq!(found.len(), expected.len());
+    for (request, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(found.tokens, expected.tokens, "request {request}");
+        assert_eq!(found.logprobs, expected.logprobs, "request {request}");
+        assert_eq!(found.end, expected.end, "request {request}");
+        let [found, expected] = [found, expected].map(|text| &text.statistics);
+        assert_eq!(found.generated_tokens, expected.generated_tokens, "request {request}");
+        assert_eq!(found.reused_tokens, expected.reused_tokens, "request {request}");
+    }
+}
+
+/// Returns drafts of a drafter alone.
+pub(crate) fn drafts(drafter: impl Drafter + 'static) -> Drafts {
+    Drafts { lookup: false, drafter: Some(Box::new(drafter)) }
+}
+
+/// Guesses what a rule writes for each sequence.
+pub(crate) struct Rule<F>(pub(crate) F);
+
+impl<F> Drafter for Rule<F>
+where
+    F: FnMut(&Ask<'_>, &mut Vec<u32>) -> Result<(), BackendError> + Send,
+{
+    fn draft(
+        &mut self,
+        _: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        asks.iter().zip(guesses).try_for_each(|(ask, guesses)| (self.0)(ask, guesses))?;
+        Ok(0)
+    }
 }
