@@ -45,7 +45,7 @@ impl Chain {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
-            goal_outputs: Vec::new(),
+            ends: Vec::new(),
         };
         let facts = Facts::new("chain".to_owned(), plan, options);
         let mut random = ChaCha8Rng::seed_from_u64(11);

@@ -15,6 +15,7 @@ use trine_model::{Ends, Goal, KvType, Model, Plan, Rows, Width, names};
 use trine_weights::blocks;
 
 pub mod aside;
+pub mod bench;
 pub mod drafts;
 pub mod ends;
 pub mod gemma3n;

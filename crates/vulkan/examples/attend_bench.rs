@@ -21,7 +21,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use anyhow::Result;
+use clap::Parser;
 use trine_model::{Heads, KvType, Rope};
+use trine_testing::bench::{self, median};
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
@@ -35,7 +38,7 @@ use trine_vulkan::raw::memory::{Buffer, Place};
 use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::shaders::Shader;
 use trine_vulkan::testing::{choice, upload, wall};
-use trine_vulkan::{Gpu, open_gpu};
+use trine_vulkan::{Gpu, GpuError, open_gpu};
 
 /// More than the size of any cache.
 const DISTINCT_BYTES: u64 = 256 << 20;
@@ -49,78 +52,37 @@ const LONG: (f64, usize) = (3e10, 4);
 const SHOWN: usize = 6;
 const ROUNDS: usize = 3;
 
+#[derive(Parser)]
 struct Options {
+    #[arg(long)]
     quick: bool,
+    #[arg(long)]
     direct: bool,
+    #[arg(long)]
     small: bool,
+    #[arg(long, default_value = "f16", value_parser = bench::kv)]
     kv: KvType,
+    #[arg(long, default_value = "32,16,128", value_parser = heads)]
     heads: Heads,
+    #[arg(long, default_value = "")]
     case: String,
     /// Measured instead of the layouts that a search would try.
+    #[arg(long = "layout", value_parser = shape)]
     layouts: Vec<AttendDecodeShape>,
+    #[arg(long)]
     report: bool,
     /// Whether only fused launches are measured.
+    #[arg(long)]
     fused: bool,
 }
 
-fn options() -> Result<Options, String> {
-    let heads = Heads { query: 32, kv: 16, dim: 128 };
-    let case = String::new();
-    let (kv, layouts) = (KvType::F16, Vec::new());
-    let mut options = Options {
-        quick: false,
-        direct: false,
-        small: false,
-        kv,
-        heads,
-        case,
-        layouts,
-        report: false,
-        fused: false,
-    };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().unwrap_or_default();
-        match argument.as_str() {
-            "--quick" => options.quick = true,
-            "--direct" => options.direct = true,
-            "--small" => options.small = true,
-            "--fused" => options.fused = true,
-            "--report" => options.report = true,
-            "--case" => options.case = value(),
-            "--layout" => {
-                let text = value();
-                let numbers: Vec<u32> = text.split(',').flat_map(str::parse).collect();
-                let [local, lanes, unroll, queries, splits, alone, least, elements] = numbers[..]
-                else {
-                    return Err(
-                        "--layout is eight numbers, as AttendDecodeShape lists them".to_owned()
-                    );
-                };
-                options.layouts.push(AttendDecodeShape {
-                    local,
-                    lanes,
-                    unroll,
-                    queries,
-                    splits,
-                    alone,
-                    least,
-                    elements,
-                });
-            }
-            "--kv" => options.kv = KvType::parse(&value()).ok_or("--kv is f32, f16 or int8")?,
-            "--heads" => {
-                let text = value();
-                let numbers: Vec<usize> = text.split(',').flat_map(str::parse).collect();
-                let [query, kv, dim] = numbers[..] else {
-                    return Err("--heads is QUERY,KV,DIM".to_owned());
-                };
-                options.heads = Heads { query, kv, dim };
-            }
-            _ => return Err(format!("{argument}: see the head of attend_bench.rs")),
-        }
-    }
-    Ok(options)
+fn heads(text: &str) -> Result<Heads, String> {
+    bench::numbers(text).map(|[query, kv, dim]| Heads { query, kv, dim })
+}
+
+fn shape(text: &str) -> Result<AttendDecodeShape, String> {
+    let [local, lanes, unroll, queries, splits, alone, least, elements] = bench::numbers(text)?;
+    Ok(AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least, elements })
 }
 
 /// What is timed: `sequences` of `rows` rows each after `depth` positions.
@@ -204,7 +166,7 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<Option<Self>, String> {
+    fn new(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<Option<Self>> {
         let (heads, kv) = (options.heads, options.kv);
         let blocks_of_sequence = (case.depth + case.rows).div_ceil(KV_BLOCK);
         let blocks = blocks_of_sequence * case.sequences;
@@ -234,12 +196,12 @@ impl Bed {
         let count = (DISTINCT_BYTES / bytes).clamp(1, DISPATCHES as u64);
         let allocate = |bytes: u64| gpu.allocate(bytes, Place::Device, "a cache");
         let caches = (0..count).map(|_| {
-            let memory = allocate(bytes).map_err(|error| error.to_string())?;
+            let memory = allocate(bytes)?;
             let (span, dim) = (memory.span(), heads.dim);
             let cache = KvCache { span, kind: kv, heads: heads.kv, dim, ring_blocks: 0 };
             Ok((cache, memory))
         });
-        let caches: Vec<_> = caches.collect::<Result<_, String>>()?;
+        let caches: Vec<_> = caches.collect::<Result<_>>()?;
         let attention =
             Attention { heads, scale: 0.08, window: case.window, sees_ahead: true, tile_rows };
         let values =
@@ -286,13 +248,11 @@ impl Bed {
     }
 
     /// Returns the median seconds of a dispatch that `make` creates for a cache.
-    fn time(&self, make: impl Fn(KvCache) -> Result<Dispatch, String>) -> Result<f64, String> {
-        let chain = |count: usize| -> Result<f64, String> {
+    fn time(&self, make: impl Fn(KvCache) -> Result<Dispatch, GpuError>) -> Result<f64> {
+        let chain = |count: usize| -> Result<f64> {
             let caches = self.caches.iter().cycle().take(count);
             let made: Result<Vec<_>, _> = caches.map(|(cache, _)| make(*cache)).collect();
-            let mut times = wall(&self.gpu, &made?, RUNS);
-            times.sort_by(f64::total_cmp);
-            Ok(times[RUNS / 2])
+            Ok(median(wall(&self.gpu, &made?, RUNS)))
         };
         let count = if self.operations > LONG.0 { LONG.1 } else { DISPATCHES };
         Ok((chain(2 * count)? - chain(count)?) / count as f64)
@@ -325,15 +285,15 @@ impl Bed {
         }
     }
 
-    fn decode(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<f64, String> {
+    fn decode(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<f64> {
         self.time(|cache| {
             let launch = self.launch(shape, is_fused, cache);
-            launch.dispatch(&self.gpu, "attend", 0).map_err(|error| error.to_string())
+            launch.dispatch(&self.gpu, "attend", 0)
         })
     }
 
     /// Returns the driver's report on a layout.
-    fn report(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<String, String> {
+    fn report(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<String> {
         let launch = self.launch(shape, is_fused, self.caches[0].0);
         let key = KernelKey {
             shader: Shader("attend"),
@@ -343,8 +303,8 @@ impl Bed {
         self.report_of(&key)
     }
 
-    fn report_of(&self, key: &KernelKey) -> Result<String, String> {
-        let report = self.gpu.report(key).map_err(|error| error.to_string())?;
+    fn report_of(&self, key: &KernelKey) -> Result<String> {
+        let report = self.gpu.report(key)?;
         let shown = report.statistics.iter().map(|(name, value)| format!("{name} {value}"));
         Ok(shown.collect::<Vec<_>>().join(", "))
     }
@@ -373,7 +333,7 @@ impl Bed {
         &self,
         is_fused: bool,
         options: &Options,
-    ) -> Result<Vec<(f64, AttendDecodeShape)>, String> {
+    ) -> Result<Vec<(f64, AttendDecodeShape)>> {
         let (capabilities, kind) = (self.gpu.capabilities(), self.caches[0].0.kind);
         let suited = AttendDecodeShape::suited(capabilities, &self.attention, kind, self.rows);
         let mut times = vec![(self.decode(suited, is_fused)?, suited)];
@@ -405,10 +365,6 @@ impl Bed {
                 times.push(self.decode(*shape, is_fused)?);
             }
         }
-        let median = |mut times: Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            times[ROUNDS / 2]
-        };
         let mut found: Vec<_> = rounds.into_iter().map(median).zip(shown).collect();
         let place = found.iter().position(|(_, shape)| *shape == suited).expect("it is shown");
         found.swap(0, place);
@@ -445,7 +401,7 @@ fn layout(shape: AttendDecodeShape, is_fused: bool) -> String {
     )
 }
 
-fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
+fn bench_decode(bed: &Bed, options: &Options) -> Result<()> {
     for is_fused in [true, false] {
         if if is_fused { bed.rows > 1 } else { options.fused } {
             continue;
@@ -463,7 +419,7 @@ fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
+fn bench_rows(bed: &Bed, options: &Options) -> Result<()> {
     let capabilities = bed.gpu.capabilities();
     let mut shapes = AttendMatrixShape::candidates(capabilities, &bed.attention);
     shapes.truncate(match (options.direct, options.quick) {
@@ -501,9 +457,7 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
             println!("{shape:?}: {}", bed.report_of(&key)?);
             continue;
         }
-        let seconds = bed.time(|cache| {
-            launch(cache).dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
-        })?;
+        let seconds = bed.time(|cache| launch(cache).dispatch(&bed.gpu, "rows", 0))?;
         lines.push((seconds, format!("{shape:?}")));
     }
     if options.report {
@@ -513,7 +467,7 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
         let shape = AttendTileShape::suited(capabilities, &attention);
         let seconds = bed.time(|cache| {
             let launch = TileLaunch { attention, cache, frame, tiles, query, target, shape };
-            launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
+            launch.dispatch(&bed.gpu, "rows", 0)
         })?;
         lines.push((seconds, "tiles".to_owned()));
     }
@@ -522,7 +476,7 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
 }
 
 /// Norm, rotation and store of all rows.
-fn bench_heads(bed: &Bed) -> Result<f64, String> {
+fn bench_heads(bed: &Bed) -> Result<f64> {
     bed.time(|cache| {
         let launch = HeadsLaunch {
             frame: bed.frame,
@@ -546,13 +500,13 @@ fn bench_heads(bed: &Bed) -> Result<f64, String> {
             within: [Limits::NONE; 3],
             epsilon: 1e-6,
         };
-        launch.dispatch(&bed.gpu, "heads", 0).map_err(|error| error.to_string())
+        launch.dispatch(&bed.gpu, "heads", 0)
     })
 }
 
-fn run() -> Result<(), String> {
-    let options = options()?;
-    let gpu = open_gpu(&choice(), None).map_err(|error| error.to_string())?;
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let gpu = open_gpu(&choice(), None)?;
     let software = gpu.capabilities().kind == DeviceKind::Processor;
     println!(
         "{}: {:?}, keys and values in {}; * is the default",
@@ -580,11 +534,4 @@ fn run() -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn main() {
-    if let Err(error) = run() {
-        eprintln!("error: {error}");
-        std::process::exit(1);
-    }
 }

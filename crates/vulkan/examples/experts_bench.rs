@@ -19,6 +19,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+use clap::Parser;
+use trine_testing::bench::median;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
 use trine_vulkan::kernels::experts::{GatherLaunch, Grouping, SortLaunch};
@@ -50,58 +53,31 @@ const COMPILERS: usize = 12;
 const BEST: usize = 10;
 const PIECE: usize = 16 << 20;
 
+#[derive(Parser)]
 struct Options {
+    #[arg(long, value_delimiter = ',', default_value = "64,128,512")]
     rows: Vec<usize>,
+    #[arg(long, default_value = "q4_0", value_parser = format)]
     format: Format,
+    #[arg(long)]
     skew: bool,
+    #[arg(long)]
     sweep: bool,
 }
 
-fn options() -> Result<Options, String> {
-    let mut options =
-        Options { rows: vec![64, 128, 512], format: Format::Q4_0, skew: false, sweep: false };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
-        match argument.as_str() {
-            "--rows" => {
-                let numbers: Result<_, _> = value()?.split(',').map(str::parse).collect();
-                options.rows = numbers.map_err(|error| format!("--rows: {error}"))?;
-            }
-            "--format" => {
-                let name = value()?;
-                let all = [Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K];
-                let found = all.into_iter().find(|format| format.name() == name);
-                options.format = found.ok_or(format!("no format {name}"))?;
-            }
-            "--skew" => options.skew = true,
-            "--sweep" => options.sweep = true,
-            _ => return Err(format!("{argument}: see the head of experts_bench.rs")),
-        }
-    }
-    Ok(options)
-}
-
-/// Pseudo-random numbers below 1.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
+fn format(name: &str) -> Result<Format, String> {
+    let mut all = [Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K].into_iter();
+    all.find(|format| format.name() == name).ok_or(format!("no format {name}"))
 }
 
 /// Returns the numbers of the experts of each row.
 fn choose(rows: usize, skew: bool, seed: u64) -> Vec<f32> {
-    let mut random = Random(88_172_645_463_325_252 ^ (seed << 32));
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut chosen = Vec::new();
     for _ in 0..rows {
         let mut own = Vec::new();
         while own.len() < USED {
-            let share = random.next().powi(if skew { 2 } else { 1 });
+            let share = random.f64().powi(if skew { 2 } else { 1 });
             let expert = (share * EXPERTS as f64) as usize;
             if !own.contains(&expert) {
                 own.push(expert);
@@ -146,7 +122,7 @@ fn matrix(
     rows: usize,
     columns: usize,
     all: &mut Vec<Buffer>,
-) -> Result<Matrix, GpuError> {
+) -> Result<Matrix> {
     let total = bytes_in(format, rows, columns);
     let mut arena = Arena::new(gpu, Place::Device, total);
     let buffer = arena.allocate(total, "a matrix")?;
@@ -164,7 +140,7 @@ fn matrix(
 }
 
 impl Bed {
-    fn new(gpu: &Arc<Gpu>, format: Format, most: usize) -> Result<Self, GpuError> {
+    fn new(gpu: &Arc<Gpu>, format: Format, most: usize) -> Result<Self> {
         let mut weights = Vec::new();
         let gate_up = matrix(gpu, format, EXPERTS * 2 * WIDTH, HIDDEN, &mut weights)?;
         let down = matrix(gpu, format, EXPERTS * HIDDEN, WIDTH, &mut weights)?;
@@ -174,7 +150,7 @@ impl Bed {
         let entries = most * USED;
         let places = (entries + EXPERTS * 63).next_multiple_of(64);
         let kind = OperandKind::Fixed16;
-        let mut operand = |columns: usize| -> Result<_, GpuError> {
+        let mut operand = |columns: usize| -> Result<_> {
             let bytes = places * kind.code_bytes(columns);
             Ok([device(bytes)?, device(places * kind.scale_bytes(columns))?])
         };
@@ -254,7 +230,7 @@ impl Bed {
     }
 
     /// Returns the launches of a layer with the kernel of few rows, in each of its shapes.
-    fn few(&self) -> Result<Vec<(String, Vec<Dispatch>)>, GpuError> {
+    fn few(&self) -> Result<Vec<(String, Vec<Dispatch>)>> {
         let capabilities = self.gpu.capabilities();
         let grouping = Grouping::suited(capabilities.kind, self.rows, USED, EXPERTS);
         let products = self.products(grouping, OperandKind::Fixed16);
@@ -268,11 +244,7 @@ impl Bed {
     }
 
     /// Returns the same with both products in a shape of their own.
-    fn few_as(
-        &self,
-        grouping: Grouping,
-        shapes: [MatvecShape; 2],
-    ) -> Result<Vec<Dispatch>, GpuError> {
+    fn few_as(&self, grouping: Grouping, shapes: [MatvecShape; 2]) -> Result<Vec<Dispatch>> {
         let kind = OperandKind::Fixed16;
         let convert = RowsLaunch {
             work: RowWork::Convert { parts: 1 },
@@ -322,7 +294,7 @@ impl Bed {
         grouping: Grouping,
         kind: OperandKind,
         shapes: [&MatmulShape; 2],
-    ) -> Result<Vec<Dispatch>, GpuError> {
+    ) -> Result<Vec<Dispatch>> {
         let [gated, down] = self.products(grouping, kind);
         Ok(vec![
             self.sort(grouping)?,
@@ -350,10 +322,7 @@ fn grid() -> Vec<MatvecShape> {
 }
 
 /// Returns the launches of a product in every shape that fits.
-fn every_shape(
-    gpu: &Arc<Gpu>,
-    launch: &ExpertsLaunch,
-) -> Result<Vec<(String, Dispatch)>, GpuError> {
+fn every_shape(gpu: &Arc<Gpu>, launch: &ExpertsLaunch) -> Result<Vec<(String, Dispatch)>> {
     let capabilities = gpu.capabilities();
     if launch.grouping.is_padded {
         let shapes = launch.shapes_on_units(capabilities);
@@ -370,7 +339,7 @@ fn every_shape(
         let dispatch = launch.dispatch_as(gpu, *shape, "product", 0)?;
         Ok((format!("{shape:?}{note}"), dispatch))
     };
-    let made: Result<Vec<Vec<_>>, GpuError> = std::thread::scope(|scope| {
+    let made: Result<Vec<Vec<_>>> = std::thread::scope(|scope| {
         let make = |shapes: &[MatvecShape]| shapes.iter().map(one).collect::<Result<Vec<_>, _>>();
         let parts = shapes.chunks(shapes.len().div_ceil(COMPILERS).max(1));
         let threads: Vec<_> = parts.map(|shapes| scope.spawn(move || make(shapes))).collect();
@@ -380,7 +349,7 @@ fn every_shape(
 }
 
 /// Prints the best shapes of both products for some rows.
-fn sweep(bed: &mut Bed, rows: usize, skew: bool) -> Result<(), GpuError> {
+fn sweep(bed: &mut Bed, rows: usize, skew: bool) -> Result<()> {
     bed.rows = rows;
     bed.count.write(0, &(rows as u32).to_ne_bytes());
     let widths: &[(usize, bool)] = match rows {
@@ -424,11 +393,7 @@ fn sweep(bed: &mut Bed, rows: usize, skew: bool) -> Result<(), GpuError> {
             let bytes = share * bytes_in(matrix.format, matrix.rows, matrix.columns) as f64;
             let on = if is_padded { " on matrix units" } else { "" };
             println!("{rows} rows, groups of {columns}{on}, {}:", ["gate and up", "down"][product]);
-            let median = |times: &mut Vec<f64>| {
-                times.sort_by(f64::total_cmp);
-                times[RUNS / 2]
-            };
-            let mut order: Vec<_> = times.iter_mut().map(median).zip(&made).collect();
+            let mut order: Vec<_> = times.into_iter().map(median).zip(&made).collect();
             order.sort_by(|a, b| a.0.total_cmp(&b.0));
             for (place, (seconds, (name, _))) in order.iter().enumerate() {
                 if place < BEST || name.ends_with(')') {
@@ -463,15 +428,14 @@ fn report(bed: &Bed, name: &str, dispatches: &[Dispatch], facts: (f64, f64)) {
     );
 }
 
-fn run() -> Result<(), String> {
-    let options = options()?;
-    let gpu = open_gpu(&choice(), None).map_err(|error| error.to_string())?;
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let gpu = open_gpu(&choice(), None)?;
     println!("{}: {}", gpu.capabilities().name, options.format.name());
     let most = options.rows.iter().copied().max().unwrap_or(1).max(EXPERTS / USED);
-    let text = |error: GpuError| error.to_string();
-    let mut bed = Bed::new(&gpu, options.format, most).map_err(text)?;
+    let mut bed = Bed::new(&gpu, options.format, most)?;
     for &rows in options.rows.iter().filter(|_| options.sweep) {
-        sweep(&mut bed, rows, options.skew).map_err(text)?;
+        sweep(&mut bed, rows, options.skew)?;
     }
     for &rows in options.rows.iter().filter(|_| !options.sweep) {
         let chosen = choose(rows, options.skew, 0);
@@ -486,7 +450,7 @@ fn run() -> Result<(), String> {
                 .sum::<f64>();
         let operations = 2.0 * (chosen.len() * 3 * HIDDEN * WIDTH) as f64;
         println!("{rows} rows, {busy} experts");
-        let mut layouts = bed.few().map_err(text)?;
+        let mut layouts = bed.few()?;
         let kind = MatmulShape::operand_for(gpu.capabilities(), options.format, usize::MAX);
         for columns in [16, 32, 64] {
             let entries = rows * USED;
@@ -495,7 +459,7 @@ fn run() -> Result<(), String> {
             let [gated, down] =
                 [gated, down].map(|launch| launch.shapes_on_units(gpu.capabilities()));
             for (first, second) in gated.iter().zip(&down) {
-                let units = bed.units(grouping, kind, [first, second]).map_err(text)?;
+                let units = bed.units(grouping, kind, [first, second])?;
                 layouts.push((format!("groups of {columns}, {first:?}"), units));
             }
         }
@@ -515,11 +479,4 @@ fn run() -> Result<(), String> {
 /// Returns the bytes of some numbers.
 fn bytes_of(values: &[f32]) -> &[u8] {
     bytemuck::cast_slice(values)
-}
-
-fn main() {
-    if let Err(error) = run() {
-        eprintln!("error: {error}");
-        std::process::exit(1);
-    }
 }

@@ -9,9 +9,11 @@
 //! Writes and rows are shared by 1 to all threads, from and to memory of the host's that is no
 //! file. Loads are one after the other; the file should be in the page cache.
 
-use std::process::ExitCode;
+use std::path::PathBuf;
 use std::time::Instant;
 
+use anyhow::{Context, Result};
+use clap::Parser;
 use rayon::prelude::*;
 use trine_backend::{BLOCK, Device, ProgramOptions};
 use trine_model::{KvType, Model, Width};
@@ -27,29 +29,20 @@ const PIECE: usize = 1 << 20;
 /// Columns of a row.
 const COLUMNS: usize = 5376;
 
-fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+#[derive(Parser)]
+struct Options {
+    model: Option<PathBuf>,
+    #[arg(long, default_value_t = 4)]
+    loads: usize,
+    #[arg(long)]
+    device: Option<String>,
+    #[arg(long)]
+    no_device: bool,
 }
 
-fn run() -> Result<(), String> {
-    let (mut model, mut loads, mut choice) = (None, 4, Some(Choice::Any));
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
-        match argument.as_str() {
-            "--loads" => loads = value()?.parse().map_err(|error| format!("--loads: {error}"))?,
-            "--device" => choice = Some(Choice::Named(value()?)),
-            "--no-device" => choice = None,
-            other if other.starts_with("--") => return Err(format!("{other} is not known")),
-            path => model = Some(path.to_owned()),
-        }
-    }
+fn main() -> Result<()> {
+    let Options { model, loads, device, no_device } = Options::parse();
+    let choice = (!no_device).then(|| device.map_or(Choice::Any, Choice::Named));
     let device = choice.map(open).transpose()?;
     if let Some(device) = &device {
         writes(device)?;
@@ -60,10 +53,10 @@ fn run() -> Result<(), String> {
     }
     let (Some(path), Some(device)) = (model, device) else { return Ok(()) };
     let begin = Instant::now();
-    let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
+    let checkpoint = Checkpoint::open(&path)?;
     let bytes = checkpoint.file_bytes();
-    let model = Model::from_checkpoint(checkpoint).map_err(|error| error.to_string())?;
-    println!("{path}: read in {:.3} s", begin.elapsed().as_secs_f64());
+    let model = Model::from_checkpoint(checkpoint)?;
+    println!("{}: read in {:.3} s", path.display(), begin.elapsed().as_secs_f64());
     let (context, sequences) = (4096, 1);
     let width = Width { tokens: 512, outputs: 1 };
     let (kv, blocks) = (KvType::F16, context / BLOCK);
@@ -71,7 +64,7 @@ fn run() -> Result<(), String> {
     for _ in 0..loads {
         let begin = Instant::now();
         let program = device.load_plan(&model, model.plan(), &options);
-        let program = program.map_err(|error| error.to_string())?;
+        let program = program?;
         let loaded = begin.elapsed().as_secs_f64();
         drop(program);
         let all = begin.elapsed().as_secs_f64();
@@ -84,9 +77,9 @@ fn run() -> Result<(), String> {
     Ok(())
 }
 
-fn open(choice: Choice) -> Result<VulkanDevice, String> {
+fn open(choice: Choice) -> Result<VulkanDevice> {
     let begin = Instant::now();
-    let device = VulkanDevice::open(choice, None, None).map_err(|error| error.to_string())?;
+    let device = VulkanDevice::open(choice, None, None)?;
     println!("{}: opened in {:.3} s", device.name(), begin.elapsed().as_secs_f64());
     Ok(device)
 }
@@ -105,10 +98,10 @@ fn time<T>(
     what: &str,
     take: impl Fn() -> T + Sync,
     work: impl Fn(&mut T, usize) + Sync,
-) -> Result<(), String> {
+) -> Result<()> {
     for threads in threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let pool = pool.map_err(|error| error.to_string())?;
+        let pool = pool?;
         let all = || (0..BYTES / PIECE).into_par_iter().for_each_init(&take, &work);
         pool.install(all);
         let begin = Instant::now();
@@ -119,9 +112,9 @@ fn time<T>(
     Ok(())
 }
 
-fn writes(device: &VulkanDevice) -> Result<(), String> {
+fn writes(device: &VulkanDevice) -> Result<()> {
     let target = device.gpu().allocate(BYTES as u64, Place::Device, "a bench");
-    let target = target.map_err(|error| error.to_string())?;
+    let target = target?;
     if !target.is_mapped() {
         println!("the device's memory is not mapped: writes are not measured");
         return Ok(());
@@ -140,14 +133,14 @@ fn source() -> Vec<u8> {
 }
 
 /// Returns the bytes of a row in a file, and the rows of a piece.
-fn rows(format: Format) -> Result<(usize, usize), String> {
-    let row = format.dtype().row_bytes(COLUMNS).ok_or("rows of whole blocks")?;
+fn rows(format: Format) -> Result<(usize, usize)> {
+    let row = format.dtype().row_bytes(COLUMNS).context("rows of whole blocks")?;
     Ok((row, PIECE / row))
 }
 
-fn packs(format: Format) -> Result<(), String> {
+fn packs(format: Format) -> Result<()> {
     let ((row, rows), source) = (rows(format)?, source());
-    let planes = format.row_bytes(COLUMNS).times(rows as u64).ok_or("a small piece")?;
+    let planes = format.row_bytes(COLUMNS).times(rows as u64).context("a small piece")?;
     let plane = |bytes: u64| vec![0; bytes as usize];
     let take = || [planes.codes, planes.high, planes.scales, planes.supers].map(plane);
     time(&format!("pack {}", format.name()), take, |[codes, high, scales, supers], piece| {
@@ -157,7 +150,7 @@ fn packs(format: Format) -> Result<(), String> {
     })
 }
 
-fn bounds(format: Format) -> Result<(), String> {
+fn bounds(format: Format) -> Result<()> {
     let ((row, rows), source) = (rows(format)?, source());
     let take = || Reach::new(&[1.0; COLUMNS], rows);
     time(&format!("bound {}", format.name()), take, |reach, piece| {

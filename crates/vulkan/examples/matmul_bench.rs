@@ -17,10 +17,12 @@
 //! from one launch to the next; each includes a barrier. Gate and up write halves if they do so in
 //! a model. With `--report` the driver's report on the kernels follows.
 
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+use clap::Parser;
+use trine_testing::bench::{self, median};
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::matmul::{
     DirectShape, FragmentShape, HalvesShape, MatmulLaunch, MatmulShape,
@@ -32,7 +34,7 @@ use trine_vulkan::kernels::product::{
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::memory::{Arena, Buffer, Place};
 use trine_vulkan::raw::transfer::Transfer;
-use trine_vulkan::{Choice, Gpu, GpuError, testing};
+use trine_vulkan::{Choice, Gpu, testing};
 
 /// Launches of a measurement.
 const LAUNCHES: usize = 10;
@@ -65,111 +67,57 @@ const TOWER: [Work; 4] = [
     Work { name: "down", rows: 1152, columns: 4304, gated: false },
 ];
 
+#[derive(Parser)]
 struct Options {
+    #[arg(long)]
     tower: bool,
+    #[arg(long)]
     quick: bool,
+    #[arg(long)]
     all: bool,
+    #[arg(long)]
     report: bool,
+    #[arg(
+        long,
+        default_value = "q4_0",
+        default_value_if("tower", "true", "f16_fragments"),
+        value_parser = format)]
     format: Format,
+    #[arg(long, value_delimiter = ',', default_value = "8,16,32,64,128,256,512")]
     widths: Vec<usize>,
     /// Subgroups, lefts, groups, slices and workgroups of fragment shapes to measure in addition to
     /// the candidates.
+    #[arg(long = "fragment", value_parser = bench::numbers::<u32, 5>)]
     fragments: Vec<[u32; 5]>,
     /// Subgroups, lefts, rights and workgroups of direct shapes to measure as well.
+    #[arg(long = "direct", value_parser = bench::numbers::<u32, 4>)]
     directs: Vec<[u32; 4]>,
     /// Subgroups (two numbers), lefts, rights and workgroups of shapes for halves to measure as
     /// well.
+    #[arg(long, value_parser = bench::numbers::<u32, 5>)]
     halves: Vec<[u32; 5]>,
-    device: Choice,
+    #[arg(long)]
+    device: Option<String>,
 }
 
-fn options() -> Result<Options, String> {
-    let mut found = Options {
-        tower: false,
-        quick: false,
-        all: false,
-        report: false,
-        format: Format::Q4_0,
-        widths: vec![8, 16, 32, 64, 128, 256, 512],
-        fragments: Vec::new(),
-        directs: Vec::new(),
-        halves: Vec::new(),
-        device: Choice::Any,
-    };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
-        match argument.as_str() {
-            "--tower" => {
-                found.tower = true;
-                found.format = Format::F16Fragments;
-            }
-            "--quick" => found.quick = true,
-            "--all" => found.all = true,
-            "--report" => found.report = true,
-            "--format" => {
-                let name = value()?;
-                let mut formats = Format::ALL.into_iter().chain([Format::F16Fragments]);
-                let format = formats.find(|format| format.name() == name);
-                found.format = format.ok_or(format!("no format {name}"))?;
-            }
-            "--widths" => {
-                let parse = |width: &str| width.parse::<usize>().map_err(|error| error.to_string());
-                found.widths = value()?.split(',').map(parse).collect::<Result<_, _>>()?;
-            }
-            "--fragment" => found.fragments.push(sizes(&value()?)?),
-            "--halves" => found.halves.push(sizes(&value()?)?),
-            "--direct" => found.directs.push(sizes(&value()?)?),
-            "--device" => found.device = Choice::Named(value()?),
-            other => return Err(format!("{other} is not an option")),
-        }
-    }
-    Ok(found)
-}
-
-/// Reads numbers between commas.
-fn sizes<const N: usize>(text: &str) -> Result<[u32; N], String> {
-    let parse = |size: &str| size.parse::<u32>().map_err(|error| error.to_string());
-    let all = text.split(',').map(parse).collect::<Result<Vec<_>, _>>()?;
-    all.try_into().map_err(|_| format!("{text} should be {N} numbers"))
-}
-
-fn main() -> ExitCode {
-    let result = options().and_then(|options| run(&options).map_err(|error| error.to_string()));
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Returns numbers without a pattern.
-fn noise(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
+fn format(name: &str) -> Result<Format, String> {
+    let mut formats = Format::ALL.into_iter().chain([Format::F16Fragments]);
+    formats.find(|format| format.name() == name).ok_or(format!("no format {name}"))
 }
 
 /// Returns random 16-bit patterns: any, or positive halves from 2^-10 to 2^-8, which are valid
 /// scales.
 fn pattern(bytes: usize, scales: bool) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15;
+    let mut random = fastrand::Rng::with_seed(1);
     let words = (0..bytes.div_ceil(8)).map(|_| {
-        let word = noise(&mut state);
+        let word = random.u64(..);
         if scales { (word & 0x07FF_07FF_07FF_07FF) + 0x1400_1400_1400_1400 } else { word }
     });
     words.flat_map(u64::to_le_bytes).collect()
 }
 
 /// Returns random matrices of a format.
-fn matrices(
-    gpu: &Arc<Gpu>,
-    format: Format,
-    work: &Work,
-) -> Result<Vec<(Matrix, Buffer)>, GpuError> {
+fn matrices(gpu: &Arc<Gpu>, format: Format, work: &Work) -> Result<Vec<(Matrix, Buffer)>> {
     const PIECE: usize = 1 << 22;
     let (codes, scales) = (pattern(PIECE, false), pattern(PIECE, true));
     let sizes = format.plane_bytes(work.rows, work.columns).expect("the sizes are small");
@@ -201,7 +149,7 @@ fn matrices(
 /// Returns memory of a job's activations. It is allocated in large blocks, as the engine's is:
 /// products with operands in small allocations of their own took up to five times as long on an
 /// H200.
-fn filled(gpu: &Arc<Gpu>, arena: &mut Arena, bytes: &[u8]) -> Result<Buffer, GpuError> {
+fn filled(gpu: &Arc<Gpu>, arena: &mut Arena, bytes: &[u8]) -> Result<Buffer> {
     let buffer = arena.allocate(bytes.len() as u64, "activations")?;
     let transfer = Transfer::new(gpu);
     transfer.write(&buffer, 0, bytes)?;
@@ -216,16 +164,11 @@ fn operand(
     kind: OperandKind,
     rows: usize,
     columns: usize,
-) -> Result<(Operand, [Buffer; 2]), GpuError> {
+) -> Result<(Operand, [Buffer; 2])> {
     let codes = filled(gpu, arena, &pattern(rows * kind.code_bytes(columns), true))?;
     let scales = vec![1.0_f32; rows * kind.scale_bytes(columns).max(4) / 4];
     let scales = filled(gpu, arena, bytemuck::cast_slice(&scales))?;
     Ok((Operand { kind, codes: codes.span(), scales: scales.span() }, [codes, scales]))
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn describe(shape: &MatmulShape) -> String {
@@ -287,7 +230,7 @@ fn prepare<'a>(
     width: usize,
     matrices: &[(Matrix, Buffer)],
     arena: &mut Arena,
-) -> Result<Job<'a>, GpuError> {
+) -> Result<Job<'a>> {
     let kind = MatmulShape::operand_for(gpu.capabilities(), options.format, width);
     let (operand, memory) = operand(gpu, arena, kind, width.next_multiple_of(64), work.columns)?;
     let outputs = if work.gated { work.rows / 2 } else { work.rows };
@@ -341,7 +284,7 @@ fn prepare<'a>(
         });
         Ok((shape, dispatches.collect::<Result<Vec<_>, _>>()?))
     };
-    let shapes = shapes.into_iter().map(compile).collect::<Result<Vec<_>, GpuError>>()?;
+    let shapes = shapes.into_iter().map(compile).collect::<Result<Vec<_>>>()?;
     let [codes, scales] = memory;
     Ok(Job { work, width, shapes, _memory: vec![codes, scales, target, factors, scratch] })
 }
@@ -426,8 +369,10 @@ fn print(options: &Options, job: &Job<'_>, mut measured: Vec<(f64, f64, MatmulSh
     measured.first().map_or(f64::NAN, |(seconds, _, _)| *seconds)
 }
 
-fn run(options: &Options) -> Result<(), GpuError> {
-    let gpu = trine_vulkan::open_gpu(&options.device, None)?;
+fn main() -> Result<()> {
+    let options = &Options::parse();
+    let device = options.device.clone().map_or(Choice::Any, Choice::Named);
+    let gpu = trine_vulkan::open_gpu(&device, None)?;
     println!("{}, {}; * is the default", gpu.capabilities().name, options.format.name());
     let mut made = Vec::new();
     for work in if options.tower { &TOWER } else { &WORKS } {

@@ -12,6 +12,9 @@
 
 use std::sync::Arc;
 
+use anyhow::{Context, Result};
+use clap::Parser;
+use trine_testing::bench::median;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::matvec::{MatvecLaunch, MatvecShape};
@@ -49,44 +52,24 @@ struct Case {
     segments: Vec<usize>,
 }
 
+#[derive(Parser)]
 struct Options {
+    #[arg(long)]
     quick: bool,
+    #[arg(long)]
     small: bool,
     /// Whether only the kernel for one row is measured.
+    #[arg(long)]
     stream: bool,
+    #[arg(long, default_value = "q4_0", value_parser = format)]
     format: Format,
+    #[arg(long, default_value = "")]
     case: String,
 }
 
-fn options() -> Result<Options, String> {
-    let mut options = Options {
-        quick: false,
-        small: false,
-        stream: false,
-        format: Format::Q4_0,
-        case: String::new(),
-    };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--quick" => options.quick = true,
-            "--small" => options.small = true,
-            "--stream" => options.stream = true,
-            "--case" => options.case = arguments.next().unwrap_or_default(),
-            "--format" => {
-                let name = arguments.next().unwrap_or_default();
-                let found = Format::ALL.into_iter().find(|format| format.name() == name);
-                let names = Format::ALL.map(Format::name).join(", ");
-                options.format = found.ok_or(format!("--format is one of {names}"))?;
-            }
-            _ => {
-                return Err(format!(
-                    "{argument}: matvec_bench [--quick] [--small] [--format NAME] [--case TEXT]"
-                ));
-            }
-        }
-    }
-    Ok(options)
+fn format(name: &str) -> Result<Format, String> {
+    let found = Format::ALL.into_iter().find(|format| format.name() == name);
+    found.ok_or(format!("it is one of {}", Format::ALL.map(Format::name).join(", ")))
 }
 
 /// Returns the products of a layer at one row, and its widest two at more rows.
@@ -121,19 +104,11 @@ fn cases(small: bool) -> Vec<Case> {
 }
 
 /// Returns a buffer of arbitrary bytes that contain no NaN in f16 or f32.
-fn filled(gpu: &Arc<Gpu>, bytes: u64) -> Result<Buffer, String> {
-    let buffer =
-        gpu.allocate(bytes, Place::Upload, "a matrix").map_err(|error| error.to_string())?;
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let chunk: Vec<u8> = (0..1 << 17)
-        .flat_map(|_| {
-            // xorshift64 (Marsaglia, Journal of Statistical Software 8, 2003).
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state & 0x2FFF_2FFF_2FFF_2FFF).to_le_bytes()
-        })
-        .collect();
+fn filled(gpu: &Arc<Gpu>, bytes: u64) -> Result<Buffer> {
+    let buffer = gpu.allocate(bytes, Place::Upload, "a matrix")?;
+    let mut random = fastrand::Rng::with_seed(1);
+    let chunk: Vec<u8> =
+        (0..1 << 17).flat_map(|_| (random.u64(..) & 0x2FFF_2FFF_2FFF_2FFF).to_le_bytes()).collect();
     for start in (0..bytes).step_by(chunk.len()) {
         let count = (bytes - start).min(chunk.len() as u64) as usize;
         buffer.write(start, &chunk[..count]);
@@ -157,8 +132,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(gpu: &Arc<Gpu>, case: &Case, format: Format) -> Result<Self, String> {
-        let (_, bytes) = Matrix::at(0, format, case.rows, case.columns).ok_or("too large")?;
+    fn new(gpu: &Arc<Gpu>, case: &Case, format: Format) -> Result<Self> {
+        let (_, bytes) = Matrix::at(0, format, case.rows, case.columns).context("too large")?;
         let wanted =
             if gpu.capabilities().kind == DeviceKind::Processor { 1 } else { DISTINCT_BYTES };
         let copies = wanted.div_ceil(bytes).clamp(2, 64);
@@ -166,7 +141,7 @@ impl Bench {
         for _ in 0..copies {
             let memory = filled(gpu, bytes)?;
             let at = Matrix::at(memory.address(), format, case.rows, case.columns);
-            matrices.push((at.ok_or("too large")?.0, memory));
+            matrices.push((at.context("too large")?.0, memory));
         }
         let row = |columns: usize| (4 * case.width * columns) as u64;
         let vectors = (0..6).map(|_| filled(gpu, row(case.columns))).collect::<Result<_, _>>()?;
@@ -238,14 +213,14 @@ impl Bench {
     }
 
     /// Returns the seconds of one dispatch.
-    fn time(&self, gpu: &Arc<Gpu>, shape: MatvecShape) -> Result<f64, String> {
+    fn time(&self, gpu: &Arc<Gpu>, shape: MatvecShape) -> Result<f64> {
         self.time_of(gpu, |index, segments| {
             self.launch(index, segments).dispatch(gpu, shape, "bench", 0)
         })
     }
 
     /// Returns the seconds of one dispatch of the kernel for one row.
-    fn time_stream(&self, gpu: &Arc<Gpu>, shape: StreamShape) -> Result<f64, String> {
+    fn time_stream(&self, gpu: &Arc<Gpu>, shape: StreamShape) -> Result<f64> {
         self.time_of(gpu, |index, segments| {
             self.stream(index, segments).dispatch(gpu, shape, "bench", 0)
         })
@@ -296,20 +271,16 @@ impl Bench {
         &self,
         gpu: &Arc<Gpu>,
         dispatch: impl Fn(usize, &[Segment]) -> Result<Dispatch, GpuError>,
-    ) -> Result<f64, String> {
+    ) -> Result<f64> {
         let segments = self.segments();
         let bytes = self.launch(0, &segments).0.bytes() as f64;
         let software = gpu.capabilities().kind == DeviceKind::Processor;
         let count = if software { 1 } else { ((1.5e-3 * 4e12 / bytes) as usize).clamp(8, 256) };
-        let chain = |count: usize| -> Result<Vec<Dispatch>, String> {
+        let chain = |count: usize| -> Result<Vec<Dispatch>, GpuError> {
             let dispatch = |index| dispatch(index, &segments);
-            (0..count).map(dispatch).collect::<Result<_, _>>().map_err(|error| error.to_string())
+            (0..count).map(dispatch).collect()
         };
-        let median = |dispatches: Vec<Dispatch>| {
-            let mut times = wall(gpu, &dispatches, RUNS);
-            times.sort_by(f64::total_cmp);
-            times[RUNS / 2]
-        };
+        let median = |dispatches: Vec<Dispatch>| median(wall(gpu, &dispatches, RUNS));
         let (long, short) = (median(chain(2 * count)?), median(chain(count)?));
         Ok((long - short).max(1e-9) / count as f64)
     }
@@ -368,7 +339,7 @@ fn registers(gpu: &Gpu, launch: &MatvecLaunch<'_>, shape: MatvecShape) -> String
 }
 
 /// Returns the seconds in the default shape and in the best one.
-fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], String> {
+fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2]> {
     let bench = Bench::new(gpu, case, options.format)?;
     let segments = bench.segments();
     let launch = bench.launch(0, &segments);
@@ -432,9 +403,9 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], Str
 /// Layers of the model.
 const LAYERS: f64 = 62.0;
 
-fn main() -> Result<(), String> {
-    let options = options()?;
-    let gpu = open_gpu(&choice(), None).map_err(|error| error.to_string())?;
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let gpu = open_gpu(&choice(), None)?;
     println!("{}, {}", gpu.capabilities().name, gpu.capabilities().driver);
     let mut token = [0.0; 2];
     for case in cases(options.small)

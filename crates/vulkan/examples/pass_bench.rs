@@ -22,94 +22,52 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, ensure};
+use clap::Parser;
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView, TopLogit,
+    BLOCK, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView, TopLogit,
 };
 use trine_model::{Goal, KvType, Model, Plan, Tower, Width};
+use trine_testing::bench::{self, median};
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
 use trine_weights::Checkpoint;
 
 /// The longest time in which kernels are measured.
 const TUNING: Duration = Duration::from_secs(60);
 
+#[derive(Parser)]
 struct Options {
-    model: String,
+    model: PathBuf,
+    #[arg(long, value_delimiter = ',')]
     sequences: Vec<usize>,
+    #[arg(long, value_delimiter = ',')]
     rows: Vec<usize>,
+    #[arg(long, value_delimiter = ',')]
     prompts: Vec<usize>,
     /// Steps of a series; 0 to measure none.
+    #[arg(long, default_value_t = 0)]
     series: usize,
+    #[arg(long, default_value_t = 512)]
     depth: usize,
+    #[arg(long, default_value_t = 32)]
     steps: usize,
+    #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Most rows of the steps that fill the caches.
+    #[arg(long, default_value_t = 512)]
     fill: usize,
+    #[arg(long)]
     tune: bool,
+    #[arg(long, default_value = "f16", value_parser = bench::kv)]
     kv: KvType,
-    device: Choice,
+    #[arg(long)]
+    device: Option<String>,
+    #[arg(long)]
     profile: bool,
+    #[arg(long)]
     mmproj: Option<PathBuf>,
-}
-
-fn options() -> Result<Options, String> {
-    let mut found = Options {
-        model: String::new(),
-        sequences: Vec::new(),
-        rows: Vec::new(),
-        prompts: Vec::new(),
-        series: 0,
-        depth: 512,
-        steps: 32,
-        rounds: 3,
-        fill: 512,
-        tune: false,
-        kv: KvType::F16,
-        device: Choice::Any,
-        profile: false,
-        mmproj: None,
-    };
-    let number = |text: &str| text.parse::<usize>().map_err(|error| format!("{text}: {error}"));
-    let numbers = |text: String| text.split(',').map(number).collect::<Result<Vec<_>, _>>();
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
-        match argument.as_str() {
-            "--sequences" => found.sequences = numbers(value()?)?,
-            "--rows" => found.rows = numbers(value()?)?,
-            "--prompts" => found.prompts = numbers(value()?)?,
-            "--series" => found.series = number(&value()?)?,
-            "--depth" => found.depth = number(&value()?)?,
-            "--steps" => found.steps = number(&value()?)?,
-            "--rounds" => found.rounds = number(&value()?)?,
-            "--fill" => found.fill = number(&value()?)?,
-            "--tune" => found.tune = true,
-            "--profile" => found.profile = true,
-            "--kv" => found.kv = KvType::parse(&value()?).ok_or("--kv is f32, f16 or int8")?,
-            "--mmproj" => found.mmproj = Some(value()?.into()),
-            "--device" => found.device = Choice::Named(value()?),
-            model => found.model = model.to_owned(),
-        }
-    }
-    if found.model.is_empty() || found.fill == 0 || found.steps == 0 {
-        return Err("a model is wanted, and --fill and --steps above 0".to_owned());
-    }
-    if found.series > 1 + SERIES_MAX {
-        return Err(format!("a series has at most {} steps", 1 + SERIES_MAX));
-    }
-    Ok(found)
-}
-
-fn main() -> ExitCode {
-    match options().and_then(|options| run(&options)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 /// Steps of `rows` rows of each of `sequences` sequences.
@@ -146,12 +104,12 @@ struct Bench {
 
 impl Bench {
     /// Loads a model for some tests.
-    fn load(options: &Options, tests: &[Test]) -> Result<Self, String> {
-        let checkpoint = Checkpoint::open(&options.model).map_err(|error| error.to_string())?;
-        let mut model = Model::from_checkpoint(checkpoint).map_err(|error| error.to_string())?;
+    fn load(options: &Options, tests: &[Test]) -> Result<Self> {
+        let checkpoint = Checkpoint::open(&options.model)?;
+        let mut model = Model::from_checkpoint(checkpoint)?;
         if let Some(path) = &options.mmproj {
-            let tower = Tower::open(path).map_err(|error| error.to_string())?;
-            model = model.with_tower(tower).map_err(|error| error.to_string())?;
+            let tower = Tower::open(path)?;
+            model = model.with_tower(tower)?;
         }
         let sequences = tests.iter().map(|test| test.sequences).max().unwrap_or(1);
         let rows = tests.iter().map(|test| test.rows).max().unwrap_or(1);
@@ -170,13 +128,13 @@ impl Bench {
         };
         let mode = if options.tune { TuningMode::Again } else { TuningMode::Off };
         let tuning = Tuning { mode, budget: TUNING, ..Tuning::default() };
-        let device = VulkanDevice::open(options.device.clone(), None, None);
-        let device = device.map_err(|error| error.to_string())?.tuned(tuning);
+        let choice = options.device.clone().map_or(Choice::Any, Choice::Named);
+        let device = VulkanDevice::open(choice, None, None)?.tuned(tuning);
         let plan = model.plan();
         let program = device.load_plan(&model, plan.clone(), &sizes);
         let table = |sequence| (0..each).map(|index| (sequence * each + index) as u32).collect();
         Ok(Self {
-            program: program.map_err(|error| error.to_string())?,
+            program: program?,
             plan,
             vocabulary: model.config().vocabulary,
             tables: (0..sequences).map(table).collect(),
@@ -196,7 +154,7 @@ impl Bench {
         rows: usize,
         position: usize,
         logits: Logits,
-    ) -> Result<(), BackendError> {
+    ) -> Result<()> {
         let (mut tokens, mut positions, mut sequence_of) = (Vec::new(), Vec::new(), Vec::new());
         for (index, sequence) in sequences.clone().enumerate() {
             for at in position..position + rows {
@@ -242,7 +200,7 @@ impl Bench {
         tokens: &[u32],
         position: usize,
         series: Option<usize>,
-    ) -> Result<Vec<u32>, BackendError> {
+    ) -> Result<Vec<u32>> {
         let sequences = tokens.len();
         let numbers: Vec<u32> = (0..sequences as u32).collect();
         let view = |slot: usize| SequenceView { slot: slot as u32, blocks: &self.tables[slot] };
@@ -276,7 +234,7 @@ impl Bench {
     }
 
     /// Returns the medians of a series and of its steps one by one, in seconds.
-    fn series(&mut self, options: &Options, sequences: usize) -> Result<[f64; 2], BackendError> {
+    fn series(&mut self, options: &Options, sequences: usize) -> Result<[f64; 2]> {
         let mut times = [Vec::new(), Vec::new()];
         let first: Vec<u32> = (0..sequences as u32).map(|sequence| 31 * sequence + 11).collect();
         for _ in 0..options.steps {
@@ -291,14 +249,11 @@ impl Bench {
             times[1].push(start.elapsed().as_secs_f64());
             assert_eq!(tokens, together, "a series is its steps one by one");
         }
-        Ok(times.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            times[times.len() / 2]
-        }))
+        Ok(times.map(median))
     }
 
     /// Fills the positions before the tests, of one sequence after the other.
-    fn fill(&mut self, options: &Options) -> Result<(), BackendError> {
+    fn fill(&mut self, options: &Options) -> Result<()> {
         for sequence in 0..self.tables.len() {
             for first in (0..options.depth).step_by(options.fill) {
                 let rows = options.fill.min(options.depth - first);
@@ -309,7 +264,7 @@ impl Bench {
     }
 
     /// Returns the seconds of a step of a test in a round.
-    fn round(&mut self, options: &Options, test: Test) -> Result<f64, BackendError> {
+    fn round(&mut self, options: &Options, test: Test) -> Result<f64> {
         let mut times = Vec::new();
         for step in 0..options.steps {
             let start = Instant::now();
@@ -317,42 +272,36 @@ impl Bench {
             self.step(0..test.sequences, test.rows, position, test.logits)?;
             times.push(start.elapsed().as_secs_f64());
         }
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
+        Ok(median(times))
     }
 
     /// Returns the seconds of equal operations of all layers in a step of a test, and their number.
-    fn profile(
-        &mut self,
-        options: &Options,
-        test: Test,
-    ) -> Result<BTreeMap<String, (f64, usize)>, BackendError> {
+    fn profile(&mut self, options: &Options, test: Test) -> Result<BTreeMap<String, (f64, usize)>> {
         self.program.profile(true);
         self.round(options, test)?;
-        let mut groups = BTreeMap::new();
-        for (step, seconds) in self.plan.steps.iter().zip(self.program.profile(false)) {
-            let layer = step.label.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-            let label = layer.map_or(step.label.as_str(), |(_, rest)| rest);
-            let (sum, count) = groups.entry(label.to_owned()).or_insert((0.0, 0));
-            *sum += seconds / options.steps as f64;
-            *count += 1;
-        }
-        Ok(groups)
+        let steps = options.steps as f64;
+        let times: Vec<f64> =
+            self.program.profile(false).into_iter().map(|sum| sum / steps).collect();
+        Ok(bench::by_operation(&self.plan, &times, "blk."))
     }
 }
 
-fn run(options: &Options) -> Result<(), String> {
+fn main() -> Result<()> {
+    let options = &Options::parse();
+    ensure!(options.fill > 0 && options.steps > 0, "--fill and --steps are above 0");
+    let most = 1 + SERIES_MAX;
+    ensure!(options.series <= most, "a series has at most {most} steps");
     let test = |sequences, rows, logits| Test { sequences, rows, logits };
     let sequences = options.sequences.iter().map(|&sequences| test(sequences, 1, Logits::All));
     let rows = options.rows.iter().map(|&rows| test(1, rows, Logits::All));
     let prompts = options.prompts.iter().map(|&rows| test(1, rows, Logits::Last));
     let tests: Vec<Test> = sequences.chain(rows).chain(prompts).collect();
     let mut bench = Bench::load(options, &tests)?;
-    bench.fill(options).map_err(|error| error.to_string())?;
+    bench.fill(options)?;
     let mut times = vec![Vec::new(); tests.len()];
     for _ in 0..=options.rounds {
         for (test, times) in tests.iter().zip(&mut times) {
-            times.push(bench.round(options, *test).map_err(|error| error.to_string())?);
+            times.push(bench.round(options, *test)?);
         }
     }
     for (test, times) in tests.iter().zip(&times) {
@@ -362,7 +311,7 @@ fn run(options: &Options) -> Result<(), String> {
         println!("{} x {} rows: {} ms a step", test.sequences, test.rows, told.join(" "));
     }
     for &test in tests.iter().filter(|_| options.profile) {
-        let groups = bench.profile(options, test).map_err(|error| error.to_string())?;
+        let groups = bench.profile(options, test)?;
         println!("{} x {} rows, us of a step, and of each operation:", test.sequences, test.rows);
         for (label, (seconds, count)) in groups {
             println!("  {label:24} {:9.1} {:9.2}", seconds * 1e6, seconds * 1e6 / count as f64);
@@ -374,7 +323,7 @@ fn run(options: &Options) -> Result<(), String> {
     for _ in 0..options.rounds {
         for &sequences in &options.sequences {
             let measured = bench.series(options, sequences);
-            let [series, single] = measured.map_err(|error| error.to_string())?;
+            let [series, single] = measured?;
             println!(
                 "{sequences} sequences, {} steps: {:.3} ms as a series, {:.3} ms one by one: {:.3}",
                 options.series,

@@ -11,11 +11,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use trine_backend::{Device, TowerProgram};
 use trine_model::{KvType, Op, Plan, Workload};
+use trine_testing::bench;
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
 use trine_weights::DType;
 
@@ -41,35 +42,41 @@ fn operations(plan: &Plan) -> [f64; 2] {
     found
 }
 
+#[derive(Parser)]
+struct Options {
+    #[arg(long, default_value_t = 27)]
+    layers: usize,
+    #[arg(long, default_value_t = 8)]
+    pictures: usize,
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    #[arg(long, default_value = "f16", value_parser = bench::kv)]
+    kv: KvType,
+    /// f16, bf16 or q8_0.
+    #[arg(long, default_value = "f16", value_parser = format)]
+    format: DType,
+    #[arg(long)]
+    device: Option<String>,
+    #[arg(long)]
+    tune: bool,
+    #[arg(long)]
+    profile: bool,
+}
+
+fn format(name: &str) -> Result<DType, String> {
+    let mut all = [("f16", DType::F16), ("bf16", DType::BF16), ("q8_0", DType::Q8_0)].into_iter();
+    all.find(|(known, _)| *known == name)
+        .map(|(_, format)| format)
+        .ok_or("it is f16, bf16 or q8_0".to_owned())
+}
+
 fn main() {
-    let (mut layers, mut pictures, mut rounds) = (27, 8, 3);
-    let (mut kv, mut format, mut device) = (KvType::F16, DType::F16, Choice::Any);
-    let (mut tunes, mut profiles) = (false, false);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().unwrap();
-        match argument.as_str() {
-            "--layers" => layers = value().parse().unwrap(),
-            "--pictures" => pictures = value().parse().unwrap(),
-            "--rounds" => rounds = value().parse().unwrap(),
-            "--kv" => kv = KvType::parse(&value()).unwrap(),
-            "--format" => {
-                format = match value().as_str() {
-                    "f16" => DType::F16,
-                    "bf16" => DType::BF16,
-                    "q8_0" => DType::Q8_0,
-                    other => panic!("--format is f16, bf16 or q8_0, not {other}"),
-                }
-            }
-            "--device" => device = Choice::Named(value()),
-            "--tune" => tunes = true,
-            "--profile" => profiles = true,
-            other => panic!("what is {other}?"),
-        }
-    }
+    let Options { layers, pictures, rounds, kv, format, device, tune, profile: profiles } =
+        Options::parse();
+    let device = device.map_or(Choice::Any, Choice::Named);
     let folder = tempfile::tempdir().unwrap();
     let model = files::model(folder.path(), layers, format);
-    let mode = if tunes { TuningMode::Again } else { TuningMode::Off };
+    let mode = if tune { TuningMode::Again } else { TuningMode::Off };
     let tuning = Tuning { mode, budget: TUNING, ..Tuning::default() };
     let device = VulkanDevice::open(device, None, None).unwrap().tuned(tuning);
     let began = Instant::now();
@@ -110,14 +117,7 @@ fn profile(tower: &mut TowerProgram, patches: &[f32], layers: usize) {
     tower.profile(true);
     tower.run(patches, (64, 64)).unwrap();
     let times = tower.profile(false);
-    let mut groups: BTreeMap<String, (f64, usize)> = BTreeMap::new();
-    for (step, time) in tower.program().facts().plan.steps.iter().zip(times) {
-        let layer = step.label.strip_prefix("v.blk.").and_then(|rest| rest.split_once('.'));
-        let label = layer.map_or(step.label.as_str(), |(_, rest)| rest);
-        let (sum, count) = groups.entry(label.to_owned()).or_default();
-        *sum += time;
-        *count += 1;
-    }
+    let groups = bench::by_operation(&tower.program().facts().plan, &times, "v.blk.");
     let total: f64 = groups.values().map(|(sum, _)| sum).sum();
     println!("{:.2} ms by operation, {layers} layers", 1e3 * total);
     for (label, (sum, count)) in groups {
