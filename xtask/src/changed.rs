@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_package_affects_those_that_use_it() {
-        let (packages, parts) = affected(&["crates/server/src/open.rs"]);
+        let (packages, parts) = affected(&["crates/server/src/request/open.rs"]);
         assert_eq!(packages, ["npu-preload", "server", "trine"]);
         assert_eq!(parts, Part::OF_THE_PROGRAM);
         let (packages, parts) = affected(&["crates/weights/src/map.rs"]);

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Request, Response};
 
-use crate::app::App;
-use crate::body::{Held, Received, receive};
-use crate::conversation::Conversation;
 use crate::error::ApiError;
-use crate::fields::{FieldTable, Fields, rows};
-use crate::generate::{Ask, Choices, Whole, WholeRoom, collect};
 use crate::models::{KeepAlive, Lease, Named};
-use crate::open::{Sees, open_named};
-use crate::parameters::ParameterFields;
-use crate::pictures::{Pictured, Sent};
-use crate::stream::{Writer, respond};
-use crate::written::{json_of, push_json};
+use crate::reply::generate::{Ask, Choices, Whole, WholeRoom, collect};
+use crate::reply::stream::{Writer, respond};
+use crate::reply::written::{json_of, push_json};
+use crate::request::body::{Held, Received, receive};
+use crate::request::conversation::Conversation;
+use crate::request::fields::{FieldTable, Fields, rows};
+use crate::request::open::{Sees, open_named};
+use crate::request::parameters::ParameterFields;
+use crate::request::pictures::{Pictured, Sent};
+use crate::service::app::App;
 
 rows! {
     /// The field of requests whose answers come whole unless they say otherwise.

@@ -16,13 +16,13 @@ use axum::Router;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::app::App;
-use crate::guard::Guard;
-use crate::lanes::{Bulk, Switch, ride};
-use crate::lifecycle::{Lifecycle, Phase};
 use crate::models::{Loader, Models};
-use crate::options::{ServerOptions, is_loopback};
-use crate::routes::router;
+use crate::service::app::App;
+use crate::service::guard::Guard;
+use crate::service::lanes::{Bulk, Switch, ride};
+use crate::service::lifecycle::{Lifecycle, Phase};
+use crate::service::options::{ServerOptions, is_loopback};
+use crate::service::routes::router;
 use connection::{Standing, serve};
 use table::{ConnectionPermit, Connections};
 

@@ -12,7 +12,7 @@ use super::preset::Preset;
 use super::shared::{Named, Shared, bounded};
 use super::table::{FAILED_STEPS, Problem, Ready};
 use crate::error::{ApiError, Code, shown};
-use crate::visitor::Visitor;
+use crate::request::visitor::Visitor;
 
 /// A model that stays loaded while this lives.
 #[derive(Debug)]

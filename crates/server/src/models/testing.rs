@@ -10,7 +10,7 @@ use super::{
     Catalog, Description, Files, Found, Library, LibraryError, Listed, LoadError, LoadedModel,
     Loader, ModelSummary, PullProgress, Recipe,
 };
-use crate::structure::grammar_cache;
+use crate::request::structure::grammar_cache;
 
 /// The embedded model, to write texts (`demo`) and to embed them (`embedder`), and a library that
 /// does everything that it is asked for at once.

@@ -24,11 +24,11 @@ use tokio_rustls::TlsAcceptor;
 use super::heads::Heads;
 use super::stall::Impatient;
 use super::table::ConnectionPermit;
-use crate::answer::answer;
-use crate::app::App;
-use crate::body::Held;
-use crate::lanes::Switch;
-use crate::lifecycle::Phase;
+use crate::request::body::Held;
+use crate::service::answer::answer;
+use crate::service::app::App;
+use crate::service::lanes::Switch;
+use crate::service::lifecycle::Phase;
 
 /// Most bytes of a request's head; more is answered with 431.
 const HEAD_BYTES_MAX: usize = 64 << 10;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 
-use crate::keys::network_of;
+use crate::service::keys::network_of;
 
 /// A body that comes with fewer bytes a second than this drips.
 const DRIP_RATE: u64 = 1 << 10;
