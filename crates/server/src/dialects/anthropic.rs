@@ -20,7 +20,7 @@ use crate::request::body::MODEL;
 use crate::request::calling::{Calling, Offered, arguments};
 use crate::request::conversation::{Conversation, Rendering};
 use crate::request::fields::{FieldTable, Fields, Harmless, Rows, Unsupported, Within, rows};
-use crate::request::messages::{ChatInput, Draft, check_count, role};
+use crate::request::messages::{Call, ChatInput, Draft, check_count, role};
 use crate::request::open::{Sees, open};
 use crate::request::parameters::{
     EVERYWHERE, ParameterFields, Penalties, SAMPLING, TOKENS_MAX, read_stops,
@@ -268,8 +268,8 @@ fn unfold<'a>(
                 drafts.push(Draft { content, ..Draft::result(path, "tool_use_id", block)? });
             }
             "tool_use" => {
-                let function = (block["name"].clone(), block["input"].clone());
-                draft.call(&path, ("id", &block["id"]), function)?;
+                let (name, arguments) = (block["name"].clone(), block["input"].clone());
+                draft.call(&path, Call { id_name: "id", id: &block["id"], name, arguments })?;
             }
             _ => draft.parts.extend(parts::read(block, &path)?),
         }

@@ -76,6 +76,15 @@ fn name_of(tool: &Value) -> Option<&str> {
         .or(tool["name"].as_str())
 }
 
+/// Returns the field with the name of the tool that a choice names, in a form of OpenAI's.
+pub(crate) fn name_field(choice: &Value) -> &'static str {
+    match choice {
+        choice if choice["function"]["name"].is_string() => "tool_choice.function.name",
+        choice if choice["custom"]["name"].is_string() => "tool_choice.custom.name",
+        _ => "tool_choice.name",
+    }
+}
+
 /// The tools of a request while they are gathered. The last declaration of a name counts where
 /// tools are added or removed in the course of a conversation.
 #[derive(Debug, Default)]
@@ -238,8 +247,9 @@ impl Calling {
             }
         }
         let parallel = fields.read_or(&PARALLEL_CALLS)?;
-        let choice = offered.read_choice(fields.get(&TOOL_CHOICE).unwrap_or(&Value::Null))?;
-        offered.choose(choice, parallel, "tool_choice.function.name")
+        let given = fields.get(&TOOL_CHOICE).unwrap_or(&Value::Null);
+        let choice = offered.read_choice(given)?;
+        offered.choose(choice, parallel, name_field(given))
     }
 
     /// Returns the tools as the model's format takes them.

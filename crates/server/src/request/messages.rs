@@ -58,6 +58,15 @@ pub(crate) struct Draft<'a> {
     pub(crate) extra: Map<String, Value>,
 }
 
+/// A call that a message makes.
+pub(crate) struct Call<'a> {
+    /// The name of its field with its id.
+    pub(crate) id_name: &'static str,
+    pub(crate) id: &'a Value,
+    pub(crate) name: Value,
+    pub(crate) arguments: Value,
+}
+
 impl<'a> Draft<'a> {
     /// Makes one without content.
     pub(crate) fn new(path: String, role: &'static str) -> Self {
@@ -115,12 +124,8 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// 400 if they are not texts. An id may be absent.
-    pub(crate) fn call(
-        &mut self,
-        path: &str,
-        (id_name, id): (&str, &Value),
-        (name, arguments): (Value, Value),
-    ) -> Result<(), ApiError> {
+    pub(crate) fn call(&mut self, path: &str, call: Call<'_>) -> Result<(), ApiError> {
+        let Call { id_name, id, name, arguments } = call;
         let no_text = |field: &str| {
             let path = format!("{path}.{field}");
             ApiError::field(&path, format!("{path}: it must be text"))

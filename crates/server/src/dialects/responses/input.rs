@@ -8,12 +8,12 @@ use trine_text::{Declaration, Message, ToolChoice};
 use crate::error::{ApiError, shown};
 use crate::reply::warnings::note;
 use crate::request::calling::{
-    Calling, ONLY_FUNCTIONS, Offered, PARALLEL_CALLS, TOOL_CHOICE, joined,
+    Calling, ONLY_FUNCTIONS, Offered, PARALLEL_CALLS, TOOL_CHOICE, joined, name_field,
 };
 use crate::request::conversation::{Conversation, Rendering};
 use crate::request::fields::{Fields, rows};
 use crate::request::history::{Turn, Turns};
-use crate::request::messages::{ChatInput, Draft, check_count, role};
+use crate::request::messages::{Call, ChatInput, Draft, check_count, role};
 use crate::request::parts::{self, Given};
 use crate::request::thinking::Thinking;
 
@@ -71,6 +71,7 @@ pub(super) fn calling(fields: Fields<'_>) -> Result<(Calling, Spaces), ApiError>
             tools.add(tool, format!("input[{index}].tools[{at}]"))?;
         }
     }
+    let name_field = fields.get(&TOOL_CHOICE).map_or("tool_choice.name", name_field);
     let choice = match fields.get(&TOOL_CHOICE) {
         Some(choice) => match (choice["namespace"].as_str(), choice["name"].as_str()) {
             (Some(space), Some(name)) => ToolChoice::Named(joined(space, name)),
@@ -79,7 +80,7 @@ pub(super) fn calling(fields: Fields<'_>) -> Result<(Calling, Spaces), ApiError>
         None => ToolChoice::Auto,
     };
     let parallel = fields.read_or(&PARALLEL_CALLS)?;
-    Ok((tools.offered.choose(choice, parallel, "tool_choice.name")?, tools.spaces))
+    Ok((tools.offered.choose(choice, parallel, name_field)?, tools.spaces))
 }
 
 /// Returns the items of the input; none if it is a text.
@@ -340,8 +341,9 @@ fn unfolded(items: &[Value]) -> Result<Vec<Draft<'_>>, ApiError> {
         if last.role == "assistant" && !thoughts.is_empty() {
             last.extra.insert("reasoning_content".to_owned(), thoughts.join("\n").into());
         }
-        if let Some(function) = call {
-            last.call(&path, ("call_id", &item["call_id"]), function)?;
+        if let Some((name, arguments)) = call {
+            let (id_name, id) = ("call_id", &item["call_id"]);
+            last.call(&path, Call { id_name, id, name, arguments })?;
         }
     }
     leave_out_unknown(&unknown, &drafts)?;

@@ -57,8 +57,8 @@ impl WholeRoom {
         let named = asks.iter().filter_map(of_named).fold(prompts, usize::saturating_add);
         if named > LOGPROBS_WHOLE_MAX {
             let message = format!(
-                "the answer may have {named} log-probabilities, alternatives included, and has at most \
-                 {LOGPROBS_WHOLE_MAX}; {FEWER}"
+                "`logprobs` and `max_tokens` together allow {named} log-probabilities, alternatives \
+                 included, and an answer has at most {LOGPROBS_WHOLE_MAX}; {FEWER}"
             );
             return Err(ApiError::field("logprobs", message));
         }
