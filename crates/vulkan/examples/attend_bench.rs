@@ -32,7 +32,7 @@ use trine_vulkan::kernels::attention::{
     FrameAddresses, Fused, KV_BLOCK, KvCache, MatrixLaunch, MatrixOutput, OwnRows, TILE_ROWS,
     TileLaunch,
 };
-use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
+use trine_vulkan::kernels::heads::{Factors, HeadsLaunch, Stored, Turned, turns};
 use trine_vulkan::kernels::limits::Limits;
 use trine_vulkan::raw::memory::{Buffer, Place};
 use trine_vulkan::raw::pipeline::KernelKey;
@@ -484,8 +484,9 @@ fn bench_heads(bed: &Bed) -> Result<f64> {
             dim: bed.attention.heads.dim,
             query: Some(Turned {
                 query: bed.query.span(),
+                turned: bed.query.span(),
                 heads: bed.attention.heads.query,
-                query_norm: Some(bed.weights.address()),
+                query_norm: Some(Factors::Of(bed.weights.address())),
             }),
             stored: Some(Stored {
                 key: bed.key.span(),

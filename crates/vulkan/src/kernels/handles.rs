@@ -8,6 +8,7 @@
 
 use std::fmt::Debug;
 
+use super::attention::{FrameAddresses, KvCache};
 use super::operand::Operand;
 use crate::dispatch::Span;
 use crate::pack::Matrix;
@@ -26,6 +27,12 @@ pub trait Handles: Debug + Clone + Copy + PartialEq {
     type Matrix: Debug + Clone + Copy + PartialEq;
     /// Matrices of the model that lie together.
     type Joint: Debug + Clone + PartialEq;
+    /// Keys and values of a layer.
+    type Cache: Debug + Clone + Copy + PartialEq;
+    /// A table of turns ([`turns`](super::heads::turns)).
+    type Turns: Debug + Clone + Copy + PartialEq;
+    /// What the host writes for the rows of a step.
+    type Frame: Debug + Clone + Copy + PartialEq;
     /// Memory that launches share beside their values.
     type Shared: Debug + Clone + Copy + PartialEq;
     /// Numbers that the host writes for a step, u32.
@@ -45,6 +52,9 @@ impl Handles for Addresses {
     type Vector = u64;
     type Matrix = Matrix;
     type Joint = Matrix;
+    type Cache = KvCache;
+    type Turns = u64;
+    type Frame = FrameAddresses;
     type Shared = Span;
     type Numbers = u64;
     type Extent = Extent;
@@ -58,6 +68,9 @@ impl Handles for () {
     type Vector = ();
     type Matrix = ();
     type Joint = ();
+    type Cache = ();
+    type Turns = ();
+    type Frame = ();
     type Shared = ();
     type Numbers = ();
     type Extent = ();
@@ -104,6 +117,15 @@ pub trait Visitor<A: Handles, B: Handles> {
     /// Sees matrices that lie together, and gives what begins with the row `first` of them.
     fn joint(&mut self, joint: &A::Joint, first: usize) -> B::Joint;
 
+    /// Sees keys and values.
+    fn cache(&mut self, role: Role, cache: A::Cache) -> B::Cache;
+
+    /// Sees a table of turns.
+    fn turns(&mut self, turns: A::Turns) -> B::Turns;
+
+    /// Sees what the host writes for the rows of a step.
+    fn frame(&mut self, frame: A::Frame) -> B::Frame;
+
     /// Sees memory that launches share.
     fn shared(&mut self, role: Role, shared: A::Shared) -> B::Shared;
 
@@ -142,6 +164,8 @@ pub enum Seen<'a, H: Handles> {
     Matrix(H::Matrix),
     /// Matrices that lie together.
     Joint(&'a H::Joint),
+    /// Keys and values.
+    Cache(Role, H::Cache),
     /// Memory that launches share.
     Shared(Role, H::Shared),
 }
@@ -174,6 +198,14 @@ impl<H: Handles> Visitor<H, ()> for Look<'_, H> {
         self.0(Seen::Joint(joint));
     }
 
+    fn cache(&mut self, role: Role, cache: H::Cache) {
+        self.0(Seen::Cache(role, cache));
+    }
+
+    fn turns(&mut self, _: H::Turns) {}
+
+    fn frame(&mut self, _: H::Frame) {}
+
     fn shared(&mut self, role: Role, shared: H::Shared) {
         self.0(Seen::Shared(role, shared));
     }
@@ -198,6 +230,7 @@ pub(super) fn spans(visit: impl FnOnce(&mut Look<'_, Addresses>)) -> (Vec<Span>,
         };
         match seen {
             Seen::Rows(role, span) | Seen::Shared(role, span) => add(role, span),
+            Seen::Cache(role, cache) => add(role, cache.span),
             Seen::Operand(role, operand) => operand.spans().for_each(|span| add(role, span)),
             Seen::Form(operand) => operand.spans().for_each(|span| add(Role::Read, span)),
             Seen::Vector(_) | Seen::Matrix(_) | Seen::Joint(_) => {}

@@ -4,10 +4,11 @@
 use bytemuck::{Pod, Zeroable};
 use trine_model::Rope;
 
-use super::attention::{FrameAddresses, KvCache, kv_number};
+use super::attention::kv_number;
+use super::handles::{Addresses, Handles, Role, Visitor, spans};
 use super::limits::Limits;
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -20,50 +21,61 @@ const SHARED_BYTES: u32 = 16 << 10;
 pub const DIM_MAX: usize = 512;
 
 /// Keys and values on their way to the cache.
-#[derive(Debug, Clone, Copy)]
-pub struct Stored {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stored<H: Handles = Addresses> {
     /// (rows, kv heads x dim) f32.
-    pub key: Span,
+    pub key: H::Rows,
     /// (rows, kv heads x dim) f32.
-    pub value: Span,
+    pub value: H::Rows,
     /// Where they go.
-    pub cache: KvCache,
-    /// Addresses of what is added to the columns of keys and of values, f32. Neither is normed
-    /// then, and there are no queries.
-    pub biases: Option<[u64; 2]>,
-    /// Address of the norm's weights (dim f32), if keys are normed.
-    pub key_norm: Option<u64>,
+    pub cache: H::Cache,
+    /// What is added to the columns of keys and of values, f32. Neither is normed then, and there
+    /// are no queries.
+    pub biases: Option<[H::Vector; 2]>,
+    /// The norm's weights (dim f32), if keys are normed.
+    pub key_norm: Option<H::Vector>,
     /// Whether values are normed, with factors of 1.
     pub value_norm: bool,
 }
 
 /// Queries, which are changed in place. Keys that do not go to the cache count as queries too.
-#[derive(Debug, Clone, Copy)]
-pub struct Turned {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Turned<H: Handles = Addresses> {
     /// (rows, heads x dim) f32.
-    pub query: Span,
+    pub query: H::Rows,
+    /// The same afterwards, in the same place.
+    pub turned: H::Rows,
     /// Heads of a row.
     pub heads: usize,
-    /// Address of the norm's weights (dim f32), 0 for factors of 1, if queries are normed.
-    pub query_norm: Option<u64>,
+    /// The norm's weights, if queries are normed.
+    pub query_norm: Option<Factors<H>>,
+}
+
+/// The weights of a norm of heads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Factors<H: Handles = Addresses> {
+    /// All are 1.
+    Ones,
+    /// These (dim f32).
+    Of(H::Vector),
 }
 
 /// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm`,
 /// `Op::Rotate` and `Op::RotatePlaces` with only `query`, `Op::StoreKv` with only `stored`.
-#[derive(Debug, Clone, Copy)]
-pub struct HeadsLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadsLaunch<H: Handles = Addresses> {
     /// What the host writes for the step.
-    pub frame: FrameAddresses,
+    pub frame: H::Frame,
     /// Most rows.
     pub rows: usize,
     /// Elements of a head: even, at most [`DIM_MAX`].
     pub dim: usize,
     /// Queries.
-    pub query: Option<Turned>,
+    pub query: Option<Turned<H>>,
     /// Keys and values.
-    pub stored: Option<Stored>,
-    /// Address of [`turns`], if queries and keys are rotated. Those by places are of half a head.
-    pub rope: Option<u64>,
+    pub stored: Option<Stored<H>>,
+    /// [`turns`], if queries and keys are rotated. Those by places are of half a head.
+    pub rope: Option<H::Turns>,
     /// Places on a side of the grid if heads are rotated by places, which are the tokens
     /// (`row * side + column`): the first half by the column, the second by the row. A head then
     /// has a multiple of 4 elements. 0 for a rotation by positions.
@@ -72,6 +84,58 @@ pub struct HeadsLaunch {
     pub epsilon: f32,
     /// Limits of queries, keys and values, before all else.
     pub within: [Limits; 3],
+}
+
+impl<H: Handles> HeadsLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> HeadsLaunch<B> {
+        let query = self.query.map(|it| by.read(it.query));
+        let rows = self.stored.map(|it| [it.key, it.value].map(|rows| by.read(rows)));
+        let query = self.query.zip(query).map(|(it, query)| Turned {
+            query,
+            turned: by.write(it.turned),
+            heads: it.heads,
+            query_norm: it.query_norm.map(|norm| match norm {
+                Factors::Ones => Factors::Ones,
+                Factors::Of(weight) => Factors::Of(by.vector(weight)),
+            }),
+        });
+        let stored = self.stored.zip(rows).map(|(it, [key, value])| Stored {
+            key,
+            value,
+            cache: by.cache(Role::Write, it.cache),
+            biases: it.biases.map(|biases| biases.map(|bias| by.vector(bias))),
+            key_norm: it.key_norm.map(|norm| by.vector(norm)),
+            value_norm: it.value_norm,
+        });
+        HeadsLaunch {
+            frame: by.frame(self.frame),
+            rows: self.rows,
+            dim: self.dim,
+            query,
+            stored,
+            rope: self.rope.map(|rope| by.turns(rope)),
+            side: self.side,
+            epsilon: self.epsilon,
+            within: self.within,
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        match (&self.query, &self.stored) {
+            (Some(_), Some(_)) if self.within != [Limits::NONE; 3] => "clamp + prepare_qkv",
+            (Some(_), Some(_)) => "prepare_qkv",
+            (None, Some(Stored { biases: Some(_), .. })) => "bias + store_kv",
+            (None, _) => "store_kv",
+            (Some(query), None) => match (query.query_norm, self.rope) {
+                (Some(_), None) => "head_norm",
+                (Some(_), Some(_)) => "head_norm + rotate",
+                (None, _) if self.side > 0 => "rotate_places",
+                (None, _) => "rotate",
+            },
+        }
+    }
 }
 
 #[repr(C)]
@@ -99,7 +163,8 @@ impl HeadsLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the head dimension is odd or above [`DIM_MAX`], or no multiple of 4 with a grid.
+    /// If the head dimension is odd or above [`DIM_MAX`], or no multiple of 4 with a grid, or
+    /// queries are not changed in place.
     pub fn dispatch(
         &self,
         gpu: &dyn Compiler,
@@ -118,7 +183,12 @@ impl HeadsLaunch {
         // A subgroup for each head, all of which are in shared memory.
         let units = (LOCAL / subgroup).min(SHARED_BYTES / (4 * self.dim as u32)).max(1);
         let local = units * subgroup;
-        let query_norm = self.query.and_then(|query| query.query_norm);
+        let is_in_place = self.query.is_none_or(|query| query.query == query.turned);
+        assert!(is_in_place, "{label} gives queries elsewhere");
+        let query_norm = self.query.and_then(|query| query.query_norm).map(|norm| match norm {
+            Factors::Ones => 0,
+            Factors::Of(weight) => weight,
+        });
         let key_norm = self.stored.and_then(|stored| stored.key_norm);
         let normed = [
             query_norm.is_some(),
@@ -163,19 +233,15 @@ impl HeadsLaunch {
             chain: 0,
             within: self.within,
         };
-        let query = self.query.iter().map(|query| query.query);
-        let stored = self.stored.iter();
+        let (reads, writes) = spans(|by| _ = self.visit(by));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
             groups: [(all as u32).div_ceil(units), self.rows as u32, 1],
-            reads: query
-                .clone()
-                .chain(stored.clone().flat_map(|stored| [stored.key, stored.value]))
-                .collect(),
-            writes: query.chain(stored.map(|stored| stored.cache.span)).collect(),
+            reads,
+            writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
                 early: None,

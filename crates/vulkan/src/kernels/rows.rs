@@ -7,7 +7,7 @@ use super::handles::{Addresses, Extent, Handles, Made, Visitor, spans};
 use super::limits::Limits;
 use super::operand::{GROUP, Operand, OperandKind};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push};
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -214,6 +214,29 @@ impl<H: Handles> RowWork<H> {
 }
 
 impl RowWork {
+    /// Returns its number in the shader, the factors, the rows beside the source, and the factors
+    /// of a second norm or what a layer norm adds.
+    fn mode(&self) -> (u32, u64, Option<Span>, u64) {
+        match *self {
+            RowWork::Convert { .. } | RowWork::Gather { .. } => (0, 0, None, 0),
+            RowWork::Norm { weight: Some(weight) } => (1, weight, None, 0),
+            RowWork::Norm { weight: None } => (10, 0, None, 0),
+            RowWork::NormAdd { weight, target, .. } => (2, weight, Some(target.old), 0),
+            RowWork::NormAddNorm { weight, target, next_weight, .. } => {
+                (3, weight, Some(target.old), next_weight)
+            }
+            RowWork::Cutoff { .. } => (4, 0, None, 0),
+            RowWork::GatedCutoff { up, .. } => (5, 0, Some(up), 0),
+            RowWork::Rescale { like, .. } => (6, 0, Some(like), 0),
+            RowWork::LayerNorm(norm) => (7, norm.weight, None, norm.bias),
+            RowWork::AddLayerNorm { target, norm, .. } => {
+                (8, norm.weight, Some(target.old), norm.bias)
+            }
+            RowWork::Gelu { .. } => (9, 0, None, 0),
+            RowWork::Gate { up } => (11, 0, Some(up), 0),
+        }
+    }
+
     /// Returns the places of a row, and where those of all rows are.
     fn places(&self) -> (usize, u64) {
         match *self {
@@ -373,24 +396,7 @@ impl RowsLaunch {
         let columns = columns / parts;
         let (local, per) = registers(columns);
         let (copies, places) = self.work.places();
-        let (mode, weight, beside, next_weight) = match self.work {
-            RowWork::Convert { .. } | RowWork::Gather { .. } => (0, 0, None, 0),
-            RowWork::Norm { weight: Some(weight) } => (1, weight, None, 0),
-            RowWork::Norm { weight: None } => (10, 0, None, 0),
-            RowWork::NormAdd { weight, target, .. } => (2, weight, Some(target.old), 0),
-            RowWork::NormAddNorm { weight, target, next_weight, .. } => {
-                (3, weight, Some(target.old), next_weight)
-            }
-            RowWork::Cutoff { .. } => (4, 0, None, 0),
-            RowWork::GatedCutoff { up, .. } => (5, 0, Some(up), 0),
-            RowWork::Rescale { like, .. } => (6, 0, Some(like), 0),
-            RowWork::LayerNorm(norm) => (7, norm.weight, None, norm.bias),
-            RowWork::AddLayerNorm { target, norm, .. } => {
-                (8, norm.weight, Some(target.old), norm.bias)
-            }
-            RowWork::Gelu { .. } => (9, 0, None, 0),
-            RowWork::Gate { up } => (11, 0, Some(up), 0),
-        };
+        let (mode, weight, beside, next_weight) = self.work.mode();
         if let RowWork::NormAdd { target, .. }
         | RowWork::NormAddNorm { target, .. }
         | RowWork::AddLayerNorm { target, .. } = self.work

@@ -4,12 +4,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use trine_backend::{BLOCK, ProgramOptions};
-use trine_model::{CacheId, Plan, Rows, Scratch, WeightId};
+use trine_model::{CacheId, Plan, Rope, Rows, Scratch, WeightId};
 
 use super::frame::StepAddresses;
 use super::graph::{
-    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Ids, Node, OperandValue,
-    Prepare, Rotation, Turn, ValueId, Work,
+    AttendKernel, AttendWork, Form, Graph, Home, Ids, Node, OperandValue, ValueId, Work,
 };
 use super::lent::LentWork;
 use super::ropes::Ropes;
@@ -20,13 +19,11 @@ use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
-    AttendTileShape, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput,
-    OwnRows, TileLaunch, WholeLaunch,
+    AttendTileShape, DecodeLaunch, FrameAddresses, KvCache, MatrixLaunch, MatrixOutput, TileLaunch,
+    WholeLaunch,
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::handles::{Addresses, Extent, Role, Visitor};
-use crate::kernels::heads::{HeadsLaunch, Stored, Turned};
-use crate::kernels::limits::Limits;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::pack::Matrix;
@@ -203,7 +200,7 @@ impl Emitter<'_> {
             Work::Gather(launch) => launch.visit(at).dispatch(gpu, label, step)?,
             Work::Experts(launch) => launch.visit(at).dispatch(gpu, label, step)?,
             Work::Clusters(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Heads(work) => self.heads(node, work)?,
+            Work::Heads(launch) => launch.visit(at).dispatch(gpu, label, step)?,
             Work::Attend(work) => self.attend(node, work)?,
             Work::Product(work) => return self.product(node, work, out),
             Work::Lent(work) => match self.lent(node, work)? {
@@ -264,79 +261,6 @@ impl Emitter<'_> {
         }
     }
 
-    fn heads(&self, node: &Node, work: &HeadsWork) -> Result<Dispatch, GpuError> {
-        let vector = |id| self.weights.vector(id);
-        let of = |rows: ValueId, heads: usize| {
-            let turned = Turned { query: self.span(rows), heads, query_norm: None };
-            (self.graph.value(rows).columns / heads, Some(turned))
-        };
-        let stored = |key, value, cache, key_norm, value_norm| {
-            let [key, value] = [key, value].map(|id| self.span(id));
-            let (cache, biases) = (self.cache(cache), None);
-            Some(Stored { key, value, cache, biases, key_norm, value_norm })
-        };
-        let turns = |dim, Rotation { rope, side }| match side {
-            None => (Some(self.ropes.address(dim, rope)), 0),
-            Some(side) => (Some(self.ropes.address(dim / 2, rope)), side),
-        };
-        let blank = HeadsLaunch {
-            frame: self.attention_frame(node.rows),
-            rows: self.graph.width.of(node.rows),
-            dim: 0,
-            query: None,
-            stored: None,
-            rope: None,
-            side: 0,
-            within: [Limits::NONE; 3],
-            epsilon: 0.0,
-        };
-        let launch = match *work {
-            HeadsWork::Norm { rows, heads, weight, epsilon, .. } => {
-                let (dim, turned) = of(rows, heads);
-                let query_norm = Some(weight.map_or(0, vector));
-                let query = turned.map(|it| Turned { query_norm, ..it });
-                HeadsLaunch { dim, query, epsilon, ..blank }
-            }
-            HeadsWork::Rotate { rows, heads, rotation, .. } => {
-                let (dim, query) = of(rows, heads);
-                let (rope, side) = turns(dim, rotation);
-                HeadsLaunch { dim, query, rope, side, ..blank }
-            }
-            HeadsWork::Turn(Turn { query, heads, norm, epsilon, rotation, .. }) => {
-                let (dim, turned) = of(query, heads);
-                let query_norm = Some(norm.map_or(0, vector));
-                let query = turned.map(|it| Turned { query_norm, ..it });
-                let (rope, side) = turns(dim, rotation);
-                HeadsLaunch { dim, query, epsilon, rope, side, ..blank }
-            }
-            HeadsWork::Store { key, value, biases, cache } => {
-                let dim = self.plan.cache(cache).head_dim;
-                let biases = biases.map(|ids| ids.map(vector));
-                let stored = stored(key, value, cache, None, false);
-                let stored = stored.map(|stored| Stored { biases, ..stored });
-                HeadsLaunch { dim, stored, ..blank }
-            }
-            HeadsWork::Prepare(work) => {
-                let Prepare { heads, epsilon, value_norm, .. } = work;
-                let key_norm = Some(vector(work.key_norm));
-                let query_norm = Some(vector(work.query_norm));
-                let query = self.span(work.query);
-                let (rope, side) = turns(heads.dim, work.rotation);
-                HeadsLaunch {
-                    dim: heads.dim,
-                    query: Some(Turned { query, heads: heads.query, query_norm }),
-                    stored: stored(work.key, work.value, work.cache, key_norm, value_norm),
-                    rope,
-                    side,
-                    within: work.within,
-                    epsilon,
-                    ..blank
-                }
-            }
-        };
-        launch.dispatch(self.compiler, &node.label, node.step)
-    }
-
     fn attend(&self, node: &Node, work: &AttendWork) -> Result<Dispatch, GpuError> {
         let AttendWork { attention, .. } = *work;
         let (frame, cache, query) =
@@ -355,7 +279,7 @@ impl Emitter<'_> {
                 operand: made.operand().map(|value| self.operand(value)),
                 scratch: partials.map_or(NOWHERE, |id| self.span(id)),
                 counters: self.counters,
-                fused: prepare.as_ref().map(|work| self.fused(work)),
+                fused: prepare.map(|fused| fused.visit(&mut At { emitter: self, rows: node.rows })),
                 shape: self.selection.decode(&attention, rows),
             }
             .dispatch(self.compiler, &node.label, node.step),
@@ -393,32 +317,6 @@ impl Emitter<'_> {
             }
         }
     }
-
-    fn fused(&self, work: &Before) -> Fused {
-        let vector = |id| self.weights.vector(id);
-        match *work {
-            Before::All(work) => Fused {
-                query_norm: Some(vector(work.query_norm)),
-                rope: Some(self.ropes.address(work.heads.dim, work.rotation.rope)),
-                epsilon: work.epsilon,
-                own: Some(OwnRows {
-                    key: self.span(work.key),
-                    value: self.span(work.value),
-                    key_norm: Some(vector(work.key_norm)),
-                    value_norm: work.value_norm,
-                }),
-            },
-            Before::Queries(work) => {
-                let dim = self.graph.value(work.query).columns / work.heads;
-                Fused {
-                    query_norm: work.norm.map(vector),
-                    rope: Some(self.ropes.address(dim, work.rotation.rope)),
-                    epsilon: work.epsilon,
-                    own: None,
-                }
-            }
-        }
-    }
 }
 
 /// Turns the operands of a launch over some rows of the step into addresses.
@@ -451,6 +349,18 @@ impl Visitor<Ids, Addresses> for At<'_> {
     fn joint(&mut self, joint: &Joint, first: usize) -> Matrix {
         let all = self.emitter.weights.matrix(self.emitter.plan, &joint.weights);
         all.part(first, all.rows - first)
+    }
+
+    fn cache(&mut self, _: Role, cache: CacheId) -> KvCache {
+        self.emitter.cache(cache)
+    }
+
+    fn turns(&mut self, (dim, rope): (usize, Rope)) -> u64 {
+        self.emitter.ropes.address(dim, rope)
+    }
+
+    fn frame(&mut self, (): ()) -> FrameAddresses {
+        self.emitter.attention_frame(self.rows)
     }
 
     fn shared(&mut self, _: Role, shared: Shared) -> Span {

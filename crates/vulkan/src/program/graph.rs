@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
+use trine_model::{CacheId, Claim, Rows, Scratch, WeightId, Width};
 
 use super::lent::LentWork;
 use super::passes::Attended;
@@ -15,7 +15,7 @@ pub(super) use super::values::{Form, Home, Ids, Made, OperandValue, Touch, Value
 use super::values::{read, touch, write};
 use crate::capabilities::Capabilities;
 use crate::chain;
-use crate::kernels::attention::{AttendUnits, Attention};
+use crate::kernels::attention::{AttendUnits, Attention, Fused};
 use crate::kernels::elements::ElementsLaunch;
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::experts::clusters::ClustersLaunch;
@@ -23,7 +23,7 @@ use crate::kernels::experts::product::ExpertsLaunch;
 use crate::kernels::experts::router::RouterLaunch;
 use crate::kernels::experts::{ChoiceLaunch, GatherLaunch, SortLaunch};
 use crate::kernels::handles::{Look, Seen};
-use crate::kernels::limits::Limits;
+use crate::kernels::heads::{Factors, HeadsLaunch, Stored};
 use crate::kernels::mix::MixLaunch;
 use crate::kernels::operand::{FRAGMENT_ROWS, OperandKind};
 use crate::kernels::route::RouteLaunch;
@@ -56,81 +56,12 @@ pub(super) struct Value {
     pub(super) home: Home,
 }
 
-/// How heads are rotated.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Rotation {
-    pub(super) rope: Rope,
-    /// Places on a side of the grid if halves of heads are rotated by the column and the row of a
-    /// place; `None` if heads are rotated by positions.
-    pub(super) side: Option<usize>,
-}
-
-/// Norm and rotation of queries, whose keys and values are in the cache.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Turn {
-    /// (rows, query heads x dimension), as the projection left it.
-    pub(super) query: ValueId,
-    /// The same, normed and rotated.
-    pub(super) turned: ValueId,
-    pub(super) heads: usize,
-    pub(super) norm: Option<WeightId>,
-    pub(super) epsilon: f32,
-    pub(super) rotation: Rotation,
-}
-
-/// Norm, rotation and store of the rows of a layer, before its attention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Prepare {
-    /// (tokens, query heads x dimension), as the projection left it.
-    pub(super) query: ValueId,
-    /// The same, normed and rotated.
-    pub(super) turned: ValueId,
-    /// (tokens, kv heads x dimension).
-    pub(super) key: ValueId,
-    /// (tokens, kv heads x dimension).
-    pub(super) value: ValueId,
-    pub(super) query_norm: WeightId,
-    pub(super) key_norm: WeightId,
-    /// Whether values are normed, with factors of 1.
-    pub(super) value_norm: bool,
-    pub(super) heads: Heads,
-    pub(super) epsilon: f32,
-    pub(super) rotation: Rotation,
-    pub(super) cache: CacheId,
-    /// Limits of queries, keys and values, before all else.
-    pub(super) within: [Limits; 3],
-}
-
-/// Work on the heads between the projections and attention.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum HeadsWork {
-    /// A norm of each head, with factors of 1 if there is no weight.
-    Norm { rows: ValueId, result: ValueId, heads: usize, weight: Option<WeightId>, epsilon: f32 },
-    /// A rotation of each head.
-    Rotate { rows: ValueId, result: ValueId, heads: usize, rotation: Rotation },
-    /// Both.
-    Turn(Turn),
-    /// Keys and values go to the cache, with what is added to their columns.
-    Store { key: ValueId, value: ValueId, biases: Option<[WeightId; 2]>, cache: CacheId },
-    /// All of it.
-    Prepare(Prepare),
-}
-
-/// The work on heads that a launch does before it attends.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Before {
-    /// With keys and values.
-    All(Prepare),
-    /// Of the queries.
-    Queries(Turn),
-}
-
 /// The kernel of attention, and its results.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum AttendKernel {
     /// One row after the other.
     Rows {
-        prepare: Option<Before>,
+        prepare: Option<Fused<Ids>>,
         made: Made,
         /// Results of parts of the cache before they are joined, if there are several.
         partials: Option<ValueId>,
@@ -161,7 +92,7 @@ pub(super) enum Work {
     Sum(SumLaunch<Ids>),
     Mix(MixLaunch<Ids>),
     Route(RouteLaunch<Ids>),
-    Heads(HeadsWork),
+    Heads(HeadsLaunch<Ids>),
     Attend(AttendWork),
     Product(ProductWork),
     Choose(ChoiceLaunch<Ids>),
@@ -182,30 +113,14 @@ pub(super) struct Normed {
     pub(super) made: Made,
 }
 
-impl HeadsWork {
-    fn touches(&self, see: &mut dyn FnMut(Touch)) {
-        match *self {
-            HeadsWork::Norm { rows, result, .. }
-            | HeadsWork::Rotate { rows, result, .. }
-            | HeadsWork::Turn(Turn { query: rows, turned: result, .. }) => {
-                [read(rows), write(result)].into_iter().for_each(see);
-            }
-            HeadsWork::Store { key, value, .. } => [key, value].map(read).into_iter().for_each(see),
-            HeadsWork::Prepare(Prepare { query, key, value, turned, .. }) => {
-                [read(query), read(key), read(value), write(turned)].into_iter().for_each(see);
-            }
-        }
-    }
-}
-
 impl AttendWork {
     fn touches(&self, see: &mut dyn FnMut(Touch)) {
         see(read(self.query));
         match &self.kernel {
             AttendKernel::Rows { prepare, made, partials } => {
                 // The query is read as it is before the norm: nothing writes the rotated one.
-                if let Some(Before::All(prepare)) = prepare {
-                    [prepare.key, prepare.value].map(read).into_iter().for_each(&mut *see);
+                if let Some(own) = prepare.and_then(|fused| fused.own) {
+                    [own.key, own.value].map(read).into_iter().for_each(&mut *see);
                 }
                 made.touches(see);
                 partials.iter().for_each(|&id| see(Touch::Use(id)));
@@ -231,6 +146,7 @@ impl Work {
             Work::Sum(launch) => _ = launch.visit(by),
             Work::Mix(launch) => _ = launch.visit(by),
             Work::Route(launch) => _ = launch.visit(by),
+            Work::Heads(launch) => _ = launch.visit(by),
             Work::Choose(launch) => _ = launch.visit(by),
             Work::ChooseRouted(launch) => _ = launch.visit(by),
             Work::Sort(launch) => _ = launch.visit(by),
@@ -244,7 +160,6 @@ impl Work {
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {
-            Work::Heads(work) => work.touches(see),
             Work::Attend(work) => work.touches(see),
             Work::Product(work) => work.touches(see),
             Work::Lent(work) => work.touches(see),
@@ -274,6 +189,24 @@ impl Work {
         }
     }
 
+    /// Returns the keys and values, if it only stores them.
+    pub(super) fn store(&self) -> Option<Stored<Ids>> {
+        match self {
+            Work::Heads(HeadsLaunch { query: None, stored, .. }) => *stored,
+            _ => None,
+        }
+    }
+
+    /// Returns the normed heads and the factors, if it only norms heads.
+    pub(super) fn head_norm(&self) -> Option<(ValueId, Factors<Ids>)> {
+        match self {
+            Work::Heads(HeadsLaunch { query: Some(query), stored: None, rope: None, .. }) => {
+                Some((query.turned, query.query_norm?))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the rows and the operand, if it only converts them.
     pub(super) fn conversion(&self) -> Option<(ValueId, OperandValue)> {
         match self.unlimited()? {
@@ -289,7 +222,10 @@ impl Work {
         match self {
             Work::Product(work) => work.kernel == ProductKernel::Stream,
             Work::Attend(work) => {
-                matches!(work.kernel, AttendKernel::Rows { prepare: Some(Before::All(_)), .. })
+                matches!(
+                    work.kernel,
+                    AttendKernel::Rows { prepare: Some(Fused { own: Some(_), .. }), .. }
+                )
             }
             _ => false,
         }

@@ -8,8 +8,8 @@ use trine_model::{BufferId, Goal, Op, Plan, Product, Rope, Rows, Term, WeightId,
 
 use super::frame::tile_rows;
 use super::graph::{
-    AttendKernel, AttendWork, Form, Graph, HeadsWork, Home, Ids, Input, Made, Node, Output,
-    Prepare, ProductWork, Rotation, ValueId, Work,
+    AttendKernel, AttendWork, Form, Graph, Home, Ids, Input, Made, Node, Output, ProductWork,
+    ValueId, Work,
 };
 use super::lent::LentWork;
 use super::loans::place_after;
@@ -23,7 +23,7 @@ use crate::kernels::attention::Attention;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::experts::chooses;
-use crate::kernels::heads::DIM_MAX;
+use crate::kernels::heads::{DIM_MAX, Factors, HeadsLaunch, Stored, Turned};
 use crate::kernels::limits::Limits;
 use crate::kernels::mix::{MixLaunch, Stream};
 use crate::kernels::operand::OperandKind;
@@ -521,7 +521,18 @@ impl Lowering<'_> {
     }
 
     fn heads(&mut self, op: &Op) -> Result<(), GpuError> {
-        let work = match *op {
+        let blank = HeadsLaunch {
+            frame: (),
+            rows: self.graph.width.of(self.plan.rows(op)),
+            dim: 0,
+            query: None,
+            stored: None,
+            rope: None,
+            side: 0,
+            epsilon: 0.0,
+            within: [Limits::NONE; 3],
+        };
+        let launch = match *op {
             Op::HeadNorm { buffer, weight: None, heads: 1, epsilon }
                 if !is_worked_on_in_pairs(self.plan.buffer(buffer).columns) =>
             {
@@ -532,21 +543,25 @@ impl Lowering<'_> {
                 return Ok(());
             }
             Op::HeadNorm { buffer, weight, heads, epsilon } => {
-                let (rows, result) = self.changed(buffer)?;
-                HeadsWork::Norm { rows, result, heads, weight, epsilon }
+                let norm = weight.map_or(Factors::Ones, Factors::Of);
+                let (dim, query) = self.turned(buffer, heads, Some(norm))?;
+                HeadsLaunch { dim, query: Some(query), epsilon, ..blank }
             }
             Op::Rotate { buffer, heads, rope } => {
-                let (rows, result) = self.changed(buffer)?;
-                HeadsWork::Rotate { rows, result, heads, rotation: Rotation { rope, side: None } }
+                let (dim, query) = self.turned(buffer, heads, None)?;
+                HeadsLaunch { dim, query: Some(query), rope: Some((dim, rope)), ..blank }
             }
             Op::RotatePlaces { buffer, heads, theta, side } => {
-                let (rows, result) = self.changed(buffer)?;
-                let rotation = Rotation { rope: Rope::full(theta, 1.0), side: Some(side) };
-                HeadsWork::Rotate { rows, result, heads, rotation }
+                let (dim, query) = self.turned(buffer, heads, None)?;
+                let rope = Some((dim / 2, Rope::full(theta, 1.0)));
+                HeadsLaunch { dim, query: Some(query), rope, side, ..blank }
             }
             Op::StoreKv { key, value, cache } => {
                 let (key, value) = (self.rows(key)?, self.rows(value)?);
-                HeadsWork::Store { key, value, biases: None, cache }
+                let (dim, biases) = (self.plan.cache(cache).head_dim, None);
+                let (key_norm, value_norm) = (None, false);
+                let stored = Stored { key, value, cache, biases, key_norm, value_norm };
+                HeadsLaunch { dim, stored: Some(stored), ..blank }
             }
             Op::PrepareQkv {
                 query,
@@ -559,26 +574,30 @@ impl Lowering<'_> {
                 rope,
                 cache,
             } => {
-                let (query, turned) = self.changed(query)?;
-                HeadsWork::Prepare(Prepare {
-                    query,
-                    turned,
-                    key: self.rows(key)?,
-                    value: self.rows(value)?,
-                    query_norm,
-                    key_norm,
-                    value_norm: false,
-                    heads,
-                    epsilon,
-                    rotation: Rotation { rope, side: None },
-                    cache,
-                    within: [Limits::NONE; 3],
-                })
+                let norm = Some(Factors::Of(query_norm));
+                let (dim, query) = self.turned(query, heads.query, norm)?;
+                let (key, value) = (self.rows(key)?, self.rows(value)?);
+                let (key_norm, biases, value_norm) = (Some(key_norm), None, false);
+                let stored = Stored { key, value, cache, biases, key_norm, value_norm };
+                let (query, stored, rope) = (Some(query), Some(stored), Some((dim, rope)));
+                HeadsLaunch { dim, query, stored, rope, epsilon, ..blank }
             }
             _ => unreachable!("only work on heads comes here"),
         };
-        self.push(self.plan.rows(op), Work::Heads(work));
+        self.push(self.plan.rows(op), Work::Heads(launch));
         Ok(())
+    }
+
+    /// Returns the elements of each head of a buffer, and heads that are changed in place.
+    fn turned(
+        &mut self,
+        id: BufferId,
+        heads: usize,
+        query_norm: Option<Factors<Ids>>,
+    ) -> Result<(usize, Turned<Ids>), GpuError> {
+        let (query, turned) = self.changed(id)?;
+        let dim = self.graph.value(query).columns / heads;
+        Ok((dim, Turned { query, turned, heads, query_norm }))
     }
 
     /// Returns the kernel that attends, and the rows that it writes.

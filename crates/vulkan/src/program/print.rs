@@ -14,11 +14,11 @@ use trine_model::listing::{Line, Listing};
 use trine_model::{Plan, Source, WeightId};
 
 use super::graph::{
-    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Input, Node, Output,
-    ProductKernel, ProductWork, Touch, ValueId, Work,
+    AttendKernel, AttendWork, Form, Graph, Home, Input, Node, Output, ProductKernel, ProductWork,
+    Touch, ValueId, Work,
 };
+use crate::kernels::attention::Fused;
 use crate::kernels::handles::Seen;
-use crate::kernels::limits::Limits;
 use crate::pack::format_of;
 
 /// A graph to be printed.
@@ -185,23 +185,12 @@ impl Work {
             Work::Sum(launch) => return launch.name(),
             Work::Mix(_) => "mix",
             Work::Route(work) => return work.name(),
-            Work::Heads(HeadsWork::Norm { .. }) => "head_norm",
-            Work::Heads(HeadsWork::Rotate { rotation, .. }) if rotation.side.is_some() => {
-                "rotate_places"
-            }
-            Work::Heads(HeadsWork::Rotate { .. }) => "rotate",
-            Work::Heads(HeadsWork::Turn(_)) => "head_norm + rotate",
-            Work::Heads(HeadsWork::Store { biases: None, .. }) => "store_kv",
-            Work::Heads(HeadsWork::Store { biases: Some(_), .. }) => "bias + store_kv",
-            Work::Heads(HeadsWork::Prepare(work)) if work.within != [Limits::NONE; 3] => {
-                "clamp + prepare_qkv"
-            }
-            Work::Heads(HeadsWork::Prepare(_)) => "prepare_qkv",
+            Work::Heads(launch) => launch.name(),
             Work::Attend(work) => match work.kernel {
-                AttendKernel::Rows { prepare: Some(Before::All(_)), .. } => {
+                AttendKernel::Rows { prepare: Some(Fused { own: Some(_), .. }), .. } => {
                     "prepare_qkv + attend by rows"
                 }
-                AttendKernel::Rows { prepare: Some(Before::Queries(_)), .. } => {
+                AttendKernel::Rows { prepare: Some(_), .. } => {
                     "head_norm + rotate + attend by rows"
                 }
                 AttendKernel::Rows { prepare: None, .. } => "attend by rows",
@@ -227,26 +216,22 @@ impl Work {
         self.visit(&mut |seen| match seen {
             Seen::Vector(id) | Seen::Matrix(id) => weights.push(id),
             Seen::Joint(joint) => weights.extend(&joint.weights),
-            Seen::Rows(..) | Seen::Operand(..) | Seen::Form(_) | Seen::Shared(..) => {}
+            Seen::Rows(..)
+            | Seen::Operand(..)
+            | Seen::Form(_)
+            | Seen::Cache(..)
+            | Seen::Shared(..) => {}
         });
         match self {
             Work::Lent(_) => Vec::new(),
-            Work::Heads(HeadsWork::Norm { weight, .. }) => weight.iter().copied().collect(),
-            Work::Heads(HeadsWork::Turn(work)) => work.norm.into_iter().collect(),
-            Work::Heads(HeadsWork::Prepare(work)) => vec![work.query_norm, work.key_norm],
-            Work::Heads(HeadsWork::Store { biases, .. }) => {
-                biases.iter().flatten().copied().collect()
+            Work::Attend(AttendWork {
+                kernel: AttendKernel::Rows { prepare: Some(fused), .. },
+                ..
+            }) => {
+                let own = fused.own.and_then(|own| own.key_norm);
+                fused.query_norm.into_iter().chain(own).collect()
             }
-            Work::Heads(HeadsWork::Rotate { .. }) => Vec::new(),
-            Work::Attend(work) => match &work.kernel {
-                AttendKernel::Rows { prepare: Some(Before::All(work)), .. } => {
-                    vec![work.query_norm, work.key_norm]
-                }
-                AttendKernel::Rows { prepare: Some(Before::Queries(work)), .. } => {
-                    work.norm.into_iter().collect()
-                }
-                _ => Vec::new(),
-            },
+            Work::Attend(_) => Vec::new(),
             Work::Product(work) => {
                 match work.input {
                     Input::Given(_) => {}

@@ -9,14 +9,16 @@
 //! conversions.
 
 use super::graph::{
-    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Input, Made, Node,
-    OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn, ValueId, Work,
+    AttendKernel, AttendWork, Form, Graph, Home, Input, Made, Node, OperandValue, Output,
+    ProductKernel, ProductWork, Touch, ValueId, Work,
 };
 use super::passes::Attended;
 use super::selection::Selection;
+use crate::kernels::attention::{Fused, OwnRows};
 use crate::kernels::elements::ElementWork;
 use crate::kernels::experts::Grouping;
 use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
+use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned};
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 use crate::kernels::rows::{RowWork, RowsLaunch, Target};
@@ -368,20 +370,25 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
 
 /// Lets the work before attention norm the values, too.
 fn values_are_normed(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Heads(HeadsWork::Norm { rows, result, heads, weight: None, epsilon }) =
-        graph.nodes[index].work
+    let Some((normed, Factors::Ones)) = graph.nodes[index].work.head_norm() else { return false };
+    let Work::Heads(HeadsLaunch { query: Some(norm), epsilon, .. }) = graph.nodes[index].work
     else {
         return false;
     };
-    let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Heads(HeadsWork::Prepare(work)) = next.work else { return false };
-    let fits = work.value == result
-        && !work.value_norm
-        && (heads, epsilon) == (work.heads.kv, work.epsilon)
-        && graph.readers(result) == 1;
+    let Some(Node { work: Work::Heads(next), .. }) = graph.nodes.get(index + 1) else {
+        return false;
+    };
+    let HeadsLaunch { query: Some(_), stored: Some(stored), dim, .. } = *next else {
+        return false;
+    };
+    let heads = graph.value(stored.value).columns / dim;
+    let fits = stored.value == normed
+        && !stored.value_norm
+        && (norm.heads, epsilon) == (heads, next.epsilon)
+        && graph.readers(normed) == 1;
     if fits {
-        let work = Prepare { value: rows, value_norm: true, ..work };
-        graph.nodes[index + 1].work = Work::Heads(HeadsWork::Prepare(work));
+        let stored = Some(Stored { value: norm.query, value_norm: true, ..stored });
+        graph.nodes[index + 1].work = Work::Heads(HeadsLaunch { stored, ..*next });
         graph.nodes.remove(index);
     }
     fits
@@ -390,18 +397,19 @@ fn values_are_normed(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 /// Lets the work before attention take the values from the rows of the keys, of which they are a
 /// copy: it reads both before it changes anything but queries.
 fn values_are_keys(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
-    let Some(maker) = graph.maker(index, work.value) else { return false };
+    let Work::Heads(launch) = graph.nodes[index].work else { return false };
+    let HeadsLaunch { query: Some(_), stored: Some(stored), .. } = launch else { return false };
+    let Some(maker) = graph.maker(index, stored.value) else { return false };
     let Work::Sum(SumLaunch { terms, added: None, finish: None, .. }) = &graph.nodes[maker].work
     else {
         return false;
     };
-    let fits = terms[..] == [SumTerm::of(work.key, 1.0)]
-        && graph.readers(work.value) == 1
-        && graph.is_kept(maker + 1..index, work.key);
+    let fits = terms[..] == [SumTerm::of(stored.key, 1.0)]
+        && graph.readers(stored.value) == 1
+        && graph.is_kept(maker + 1..index, stored.key);
     if fits {
-        let work = Prepare { value: work.key, ..work };
-        graph.nodes[index].work = Work::Heads(HeadsWork::Prepare(work));
+        let stored = Some(Stored { value: stored.key, ..stored });
+        graph.nodes[index].work = Work::Heads(HeadsLaunch { stored, ..launch });
         graph.nodes.remove(maker);
     }
     fits
@@ -409,21 +417,24 @@ fn values_are_keys(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 
 /// Lets one launch norm and rotate heads.
 fn queries_turn(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Heads(HeadsWork::Norm { rows, result, heads, weight, epsilon }) =
-        graph.nodes[index].work
+    let Some((normed, factors)) = graph.nodes[index].work.head_norm() else { return false };
+    let Work::Heads(HeadsLaunch { query: Some(norm), epsilon, .. }) = graph.nodes[index].work
     else {
         return false;
     };
-    let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Heads(HeadsWork::Rotate { rows: normed, result: turned, heads: same, rotation }) =
-        next.work
-    else {
+    let Some(Node { work: Work::Heads(next), .. }) = graph.nodes.get(index + 1) else {
         return false;
     };
-    let fits = normed == result && heads == same && graph.readers(result) == 1;
+    let HeadsLaunch { query: Some(query), stored: None, rope: Some(_), .. } = *next else {
+        return false;
+    };
+    let fits = query.query_norm.is_none()
+        && query.query == normed
+        && norm.heads == query.heads
+        && graph.readers(normed) == 1;
     if fits {
-        let work = Turn { query: rows, turned, heads, norm: weight, epsilon, rotation };
-        graph.nodes[index + 1].work = Work::Heads(HeadsWork::Turn(work));
+        let query = Some(Turned { query: norm.query, query_norm: Some(factors), ..query });
+        graph.nodes[index + 1].work = Work::Heads(HeadsLaunch { query, epsilon, ..*next });
         graph.nodes.remove(index);
     }
     fits
@@ -431,9 +442,19 @@ fn queries_turn(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 
 /// Lets attention norm and rotate its queries itself, if their keys are in the cache.
 fn attention_turns(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Heads(HeadsWork::Turn(work)) = graph.nodes[index].work else { return false };
-    let is_able = work.norm.is_some() && work.rotation.side.is_none();
-    if graph.readers(work.turned) != 1 || !is_able {
+    let Work::Heads(HeadsLaunch {
+        query: Some(turn),
+        stored: None,
+        rope: Some(rope),
+        side: 0,
+        epsilon,
+        ..
+    }) = graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Some(Factors::Of(weight)) = turn.query_norm else { return false };
+    if graph.readers(turn.turned) != 1 {
         return false;
     }
     let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
@@ -442,9 +463,10 @@ fn attention_turns(graph: &mut Graph, index: usize, _: &Selection) -> bool {
             query,
             kernel: AttendKernel::Rows { prepare: prepare @ None, .. },
             ..
-        }) if *query == work.turned => {
-            *prepare = Some(Before::Queries(work));
-            *query = work.query;
+        }) if *query == turn.turned => {
+            let (query_norm, rope) = (Some(weight), Some(rope));
+            *prepare = Some(Fused { query_norm, rope, epsilon, own: None });
+            *query = turn.query;
         }
         _ => return false,
     }
@@ -455,10 +477,19 @@ fn attention_turns(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 /// Lets attention do the work on the heads, if each row is of another sequence, so that no row sees
 /// what another one stores.
 fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
-    let Prepare { query, turned, cache, .. } = work;
-    let is_able = graph.attended == Attended::Sequences && work.rotation.side.is_none();
-    if !is_able || graph.readers(turned) != 1 {
+    let Work::Heads(HeadsLaunch {
+        query: Some(turn),
+        stored: Some(stored),
+        rope,
+        side: 0,
+        epsilon,
+        ..
+    }) = graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Some(Factors::Of(weight)) = turn.query_norm else { return false };
+    if graph.attended != Attended::Sequences || graph.readers(turn.turned) != 1 {
         return false;
     }
     let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
@@ -468,9 +499,11 @@ fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
             cache: read,
             kernel: AttendKernel::Rows { prepare: prepare @ None, .. },
             ..
-        }) if *attends == turned && *read == cache => {
-            *prepare = Some(Before::All(work));
-            *attends = query;
+        }) if *attends == turn.turned && *read == stored.cache => {
+            let Stored { key, value, key_norm, value_norm, .. } = stored;
+            let own = Some(OwnRows { key, value, key_norm, value_norm });
+            *prepare = Some(Fused { query_norm: Some(weight), rope, epsilon, own });
+            *attends = turn.query;
         }
         _ => return false,
     }

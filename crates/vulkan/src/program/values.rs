@@ -1,7 +1,7 @@
 //! References to values of a graph: in which form they are, where, and what a launch does with
 //! them.
 
-use trine_model::WeightId;
+use trine_model::{CacheId, Rope, WeightId};
 
 use crate::kernels::handles::{self, Handles, Look, Role, Seen};
 use crate::kernels::operand::OperandKind;
@@ -63,6 +63,10 @@ impl Handles for Ids {
     type Vector = WeightId;
     type Matrix = WeightId;
     type Joint = Joint;
+    type Cache = CacheId;
+    /// Elements of a head, and how it is rotated.
+    type Turns = (usize, Rope);
+    type Frame = ();
     type Shared = Shared;
     type Numbers = Numbers;
     /// The graph knows it.
@@ -133,7 +137,8 @@ pub(super) fn touch(seen: Seen<'_, Ids>) -> Option<Touch> {
         Seen::Rows(role, rows) => (role, Form::Rows(rows)),
         Seen::Operand(role, operand) => (role, Form::Operand(operand)),
         Seen::Form(form) => (Role::Read, form),
-        Seen::Vector(_) | Seen::Matrix(_) | Seen::Joint(_) | Seen::Shared(..) => return None,
+        Seen::Vector(_) | Seen::Matrix(_) | Seen::Joint(_) => return None,
+        Seen::Cache(..) | Seen::Shared(..) => return None,
     };
     Some(match role {
         Role::Read => Touch::Read(form),

@@ -8,6 +8,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Hands, Link, Push, Span};
 use crate::error::GpuError;
+use crate::kernels::handles::{Addresses, Handles, Visitor};
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::{Operand, OperandKind, SCALE_BLOCK};
 use crate::raw::pipeline::KernelKey;
@@ -111,29 +112,46 @@ fn least_shared_bytes(subgroups: u32, queries: usize, dim: usize) -> usize {
 }
 
 /// What a fused launch does before it attends.
-#[derive(Debug, Clone, Copy)]
-pub struct Fused {
-    /// Address of the queries' norm weights, if they are normed.
-    pub query_norm: Option<u64>,
-    /// Address of [`crate::kernels::heads::turns`], if queries and keys are rotated.
-    pub rope: Option<u64>,
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fused<H: Handles = Addresses> {
+    /// The queries' norm weights, if they are normed.
+    pub query_norm: Option<H::Vector>,
+    /// [`crate::kernels::heads::turns`], if queries and keys are rotated.
+    pub rope: Option<H::Turns>,
     /// Added to the mean square of the norms.
     pub epsilon: f32,
     /// Keys and values that it stores. If there are none, those of the step's rows are in the
     /// cache.
-    pub own: Option<OwnRows>,
+    pub own: Option<OwnRows<H>>,
+}
+
+impl<H: Handles> Fused<H> {
+    /// Returns the same over what a visitor gives for the operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> Fused<B> {
+        Fused {
+            query_norm: self.query_norm.map(|norm| by.vector(norm)),
+            rope: self.rope.map(|rope| by.turns(rope)),
+            epsilon: self.epsilon,
+            own: self.own.map(|own| OwnRows {
+                key: by.read(own.key),
+                value: by.read(own.value),
+                key_norm: own.key_norm.map(|norm| by.vector(norm)),
+                value_norm: own.value_norm,
+            }),
+        }
+    }
 }
 
 /// Keys and values of the step's rows, on their way to the cache. Each row has to be of another
 /// sequence, so that none sees what another stores.
-#[derive(Debug, Clone, Copy)]
-pub struct OwnRows {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OwnRows<H: Handles = Addresses> {
     /// (rows, kv heads x dim) f32, as the projection left it.
-    pub key: Span,
+    pub key: H::Rows,
     /// (rows, kv heads x dim) f32.
-    pub value: Span,
-    /// Address of the keys' norm weights, if they are normed.
-    pub key_norm: Option<u64>,
+    pub value: H::Rows,
+    /// The keys' norm weights, if they are normed.
+    pub key_norm: Option<H::Vector>,
     /// Whether values are normed, with factors of 1.
     pub value_norm: bool,
 }

@@ -6,7 +6,7 @@ use trine_model::{Heads, KvType, Rope};
 use super::bed::{Bed, Case, Sequence, random};
 use super::*;
 use crate::dispatch::{Dispatch, Span};
-use crate::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
+use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned, turns};
 use crate::kernels::limits::Limits;
 use crate::kernels::operand::{Operand, OperandKind, fragment_place};
 use crate::kernels::rows::tests::allocated;
@@ -443,8 +443,9 @@ fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
         dim: bed.case.heads.dim,
         query: Some(Turned {
             query: memory.query.span(),
+            turned: memory.query.span(),
             heads: bed.case.heads.query,
-            query_norm: Some(parameters.weights[0].address()),
+            query_norm: Some(Factors::Of(parameters.weights[0].address())),
         }),
         stored: Some(Stored {
             key: key.span(),

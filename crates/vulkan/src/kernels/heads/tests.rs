@@ -121,8 +121,9 @@ fn prepare(
         dim,
         query: Some(Turned {
             query: query_memory.span(),
+            turned: query_memory.span(),
             heads: query,
-            query_norm: weights.as_ref().map(|weights| weights[0].address()),
+            query_norm: weights.as_ref().map(|weights| Factors::Of(weights[0].address())),
         }),
         stored: Some(Stored {
             key: key.span(),
@@ -232,7 +233,12 @@ fn rotations_are_right_at_every_position() {
             frame: bed.frame.addresses,
             rows: bed.width,
             dim: 128,
-            query: Some(Turned { query: memory.span(), heads: 1, query_norm: None }),
+            query: Some(Turned {
+                query: memory.span(),
+                turned: memory.span(),
+                heads: 1,
+                query_norm: None,
+            }),
             stored: None,
             rope: Some(table.address()),
             side: 0,
@@ -267,7 +273,12 @@ fn norms_without_factors_and_picked_rows() {
         frame: frame.addresses,
         rows: 3,
         dim,
-        query: Some(Turned { query: memory.span(), heads: 2, query_norm: Some(0) }),
+        query: Some(Turned {
+            query: memory.span(),
+            turned: memory.span(),
+            heads: 2,
+            query_norm: Some(Factors::Ones),
+        }),
         stored: None,
         rope: Some(table.address()),
         side: 0,

@@ -1,8 +1,9 @@
 //! Rules for limits of values: what makes or reads limited rows keeps the limits itself.
 
-use super::super::graph::{Graph, HeadsWork, Home, Ids, Made, Prepare, ValueId, Work};
+use super::super::graph::{Graph, Home, Ids, Made, ValueId, Work};
 use super::super::selection::Selection;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
+use crate::kernels::heads::HeadsLaunch;
 use crate::kernels::limits::Limits;
 use crate::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 
@@ -95,29 +96,30 @@ pub(super) fn rows_are_limited(graph: &mut Graph, index: usize, _: &Selection) -
 
 /// Returns whether the launch that prepares heads may change the rows before the limits of queries
 /// in place: if it does not read keys or values there, and nothing reads them later.
-fn queries_may_change(graph: &Graph, index: usize, work: &Prepare) -> bool {
+fn queries_may_change(graph: &Graph, index: usize, query: ValueId, others: [ValueId; 2]) -> bool {
     let before = |id| limit_of(graph, index, id).map(|limit| limit.rows);
-    let Some(rows) = before(work.query) else { return false };
+    let Some(rows) = before(query) else { return false };
     let shares = |id: ValueId| graph.home(id).0 == graph.home(rows).0;
-    let is_shared = [work.key, work.value].into_iter().any(|id| shares(before(id).unwrap_or(id)));
+    let is_shared = others.into_iter().any(|id| shares(before(id).unwrap_or(id)));
     !is_shared && !graph.is_read_from(index + 1, rows)
 }
 
 /// Lets the launch that prepares heads by places limit what products left.
 pub(super) fn heads_are_limited(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Heads(HeadsWork::Prepare(mut work)) = graph.nodes[index].work else { return false };
-    if work.rotation.side.is_none() {
+    let Work::Heads(mut launch) = graph.nodes[index].work else { return false };
+    let HeadsLaunch { query: Some(turned), stored: Some(stored), side: 1.., within, .. } =
+        &mut launch
+    else {
         return false;
-    }
-    let is_fixed = !queries_may_change(graph, index, &work);
-    let Prepare { query, key, value, within, .. } = &mut work;
-    let all = [query, key, value].into_iter().zip(within);
+    };
+    let is_fixed = !queries_may_change(graph, index, turned.query, [stored.key, stored.value]);
+    let all = [&mut turned.query, &mut stored.key, &mut stored.value].into_iter().zip(within);
     let removed = take(graph, index, all.skip(usize::from(is_fixed)));
     let changes = !removed.is_empty();
     if changes {
         // Queries are changed in place.
-        graph.values[work.turned.0].home = Home::Of(work.query);
-        replace(graph, index, Work::Heads(HeadsWork::Prepare(work)), removed);
+        graph.values[turned.turned.0].home = Home::Of(turned.query);
+        replace(graph, index, Work::Heads(launch), removed);
     }
     changes
 }

@@ -3,11 +3,12 @@
 use trine_model::WeightId;
 
 use super::super::graph::{
-    AttendKernel, AttendWork, Form, Graph, HeadsWork, Home, Made, Node, Output, ValueId, Work,
+    AttendKernel, AttendWork, Form, Graph, Home, Made, Node, Output, ValueId, Work,
 };
 use super::super::selection::Selection;
 use crate::kernels::attention::WholeLaunch;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
+use crate::kernels::heads::{HeadsLaunch, Stored};
 use crate::kernels::operand::OperandKind;
 use crate::kernels::rows::{RowWork, RowsLaunch, Target};
 
@@ -125,16 +126,14 @@ pub(super) fn attends_whole(graph: &mut Graph, index: usize, selection: &Selecti
     };
     let (query, cache, attention) = (work.query, work.cache, work.attention);
     let [.., product, store] = &graph.nodes[..index] else { return false };
-    let (
-        Work::Product(product),
-        Work::Heads(HeadsWork::Store { key, value, biases: None, cache: own }),
-    ) = (&product.work, &store.work)
+    let (Work::Product(product), Some(Stored { key, value, biases: None, cache: own, .. })) =
+        (&product.work, store.work.store())
     else {
         return false;
     };
-    let parts = [query, *key, *value];
+    let parts = [query, key, value];
     let fits = product.output == Output::Parts(parts.to_vec())
-        && *own == cache
+        && own == cache
         && parts.iter().all(|&id| graph.readers(id) == 1)
         && output.kind == OperandKind::Fragments
         && selection.attends_whole(product, &attention);
@@ -206,7 +205,8 @@ pub(super) fn activations_add(graph: &mut Graph, index: usize, _: &Selection) ->
 
 /// Lets the launch that stores keys and values add their biases, if both have one.
 pub(super) fn stores_add(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Heads(HeadsWork::Store { key, value, biases: None, cache }) = graph.nodes[index].work
+    let Work::Heads(launch) = graph.nodes[index].work else { return false };
+    let Some(stored @ Stored { key, value, biases: None, .. }) = graph.nodes[index].work.store()
     else {
         return false;
     };
@@ -215,7 +215,8 @@ pub(super) fn stores_add(graph: &mut Graph, index: usize, _: &Selection) -> bool
     };
     let ((key_at, key_bias, key), (value_at, value_bias, value)) = (first, second);
     let biases = Some([key_bias, value_bias]);
-    graph.nodes[index].work = Work::Heads(HeadsWork::Store { key, value, biases, cache });
+    let stored = Some(Stored { key, value, biases, ..stored });
+    graph.nodes[index].work = Work::Heads(HeadsLaunch { stored, ..launch });
     graph.nodes.remove(key_at.max(value_at));
     graph.nodes.remove(key_at.min(value_at));
     true

@@ -1,10 +1,10 @@
 //! Rules for towers whose heads are rotated by places.
 
-use trine_model::{Heads, WeightId};
+use trine_model::{Heads, Rope, WeightId};
 
-use super::super::graph::{AttendWork, Graph, HeadsWork, Prepare, Rotation, ValueId, Work};
+use super::super::graph::{AttendWork, Graph, ValueId, Work};
 use super::super::selection::Selection;
-use crate::kernels::limits::Limits;
+use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned};
 
 /// The norm and, if there is one, the rotation of heads.
 struct PreparedHeads {
@@ -15,23 +15,35 @@ struct PreparedHeads {
     heads: usize,
     weight: Option<WeightId>,
     epsilon: f32,
-    rotation: Option<Rotation>,
+    /// The turns, and the places on a side.
+    rotation: Option<((usize, Rope), usize)>,
 }
 
 /// Returns what makes normed heads, if only one launch reads each value on the way.
 fn prepared_heads(graph: &Graph, index: usize, made: ValueId) -> Option<PreparedHeads> {
     let mut nodes = vec![graph.maker(index, made)?];
     let (normed, rotation) = match graph.nodes[nodes[0]].work {
-        Work::Heads(HeadsWork::Rotate { rows, rotation, .. }) => (rows, Some(rotation)),
+        Work::Heads(HeadsLaunch {
+            query: Some(Turned { query, query_norm: None, .. }),
+            stored: None,
+            rope: Some(rope),
+            side,
+            ..
+        }) => (query, Some((rope, side))),
         _ => (made, None),
     };
     if rotation.is_some() {
         nodes.push(graph.maker(nodes[0], normed)?);
     }
     let last = *nodes.last()?;
-    let Work::Heads(HeadsWork::Norm { rows, heads, weight, epsilon, .. }) = graph.nodes[last].work
-    else {
+    let (_, factors) = graph.nodes[last].work.head_norm()?;
+    let Work::Heads(HeadsLaunch { query: Some(norm), epsilon, .. }) = graph.nodes[last].work else {
         return None;
+    };
+    let Turned { query: rows, heads, .. } = norm;
+    let weight = match factors {
+        Factors::Ones => None,
+        Factors::Of(weight) => Some(weight),
     };
     let is_only = [normed, made].into_iter().all(|id| graph.readers(id) == 1);
     is_only.then_some(PreparedHeads { nodes, rows, heads, weight, epsilon, rotation })
@@ -40,7 +52,7 @@ fn prepared_heads(graph: &Graph, index: usize, made: ValueId) -> Option<Prepared
 /// Lets the launch that stores keys and values norm all heads and rotate queries and keys by
 /// places, if these are the launches right before it.
 pub(super) fn places_prepare(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Heads(HeadsWork::Store { key, value, biases: None, cache }) = graph.nodes[index].work
+    let Some(Stored { key, value, biases: None, cache, .. }) = graph.nodes[index].work.store()
     else {
         return false;
     };
@@ -61,31 +73,28 @@ pub(super) fn places_prepare(graph: &mut Graph, index: usize, _: &Selection) -> 
     else {
         return false;
     };
-    let Some(rotation) = queries.rotation.filter(|rotation| rotation.side.is_some()) else {
+    let Some((rope, side)) = queries.rotation.filter(|(_, side)| *side > 0) else {
         return false;
     };
     let fits = nodes.iter().copied().eq(index - nodes.len()..index)
         && all.iter().all(|it| it.epsilon == queries.epsilon)
         && all.map(|it| it.heads) == [query, kv, kv]
         && graph.value(turned).columns == query * dim
-        && (keys.rotation, values.rotation) == (Some(rotation), None);
+        && (keys.rotation, values.rotation) == (queries.rotation, None);
     if !fits {
         return false;
     }
-    graph.nodes[index].work = Work::Heads(HeadsWork::Prepare(Prepare {
-        query: queries.rows,
-        turned,
-        key: keys.rows,
-        value: values.rows,
-        query_norm,
-        key_norm,
-        value_norm: true,
-        heads: attention.heads,
+    let Work::Heads(launch) = graph.nodes[index].work else { return false };
+    let query_norm = Some(Factors::Of(query_norm));
+    let (key, value, biases, key_norm) = (keys.rows, values.rows, None, Some(key_norm));
+    graph.nodes[index].work = Work::Heads(HeadsLaunch {
+        query: Some(Turned { query: queries.rows, turned, heads: query, query_norm }),
+        stored: Some(Stored { key, value, cache, biases, key_norm, value_norm: true }),
+        rope: Some(rope),
+        side,
         epsilon: queries.epsilon,
-        rotation,
-        cache,
-        within: [Limits::NONE; 3],
-    }));
+        ..launch
+    });
     graph.nodes.drain(nodes[0]..index);
     true
 }

@@ -1,12 +1,12 @@
 //! Which launches keep limits themselves, and which must not.
 
-use trine_model::{CacheId, Heads, Rope, WeightId, Width};
+use trine_model::{CacheId, Rope, WeightId, Width};
 
-use super::super::super::graph::Rotation;
 use super::super::super::passes::Attended;
 use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
+use crate::kernels::heads::{Factors, Stored, Turned};
 use crate::kernels::operand::OperandKind;
 
 /// Returns a graph of three rows, and values of 64 columns.
@@ -133,21 +133,26 @@ fn launches_after_those_that_are_removed_are_limited_too() {
 }
 
 /// The preparation of heads of these rows.
-fn prepare([query, key, value]: [ValueId; 3], turned: ValueId, within: [Limits; 3]) -> Prepare {
-    Prepare {
-        query,
-        turned,
-        key,
-        value,
-        query_norm: WeightId(0),
-        key_norm: WeightId(1),
-        value_norm: true,
-        heads: Heads { query: 4, kv: 4, dim: 16 },
+fn prepare([query, key, value]: [ValueId; 3], turned: ValueId, within: [Limits; 3]) -> Work {
+    let query_norm = Some(Factors::Of(WeightId(0)));
+    Work::Heads(HeadsLaunch {
+        frame: (),
+        rows: 3,
+        dim: 16,
+        query: Some(Turned { query, turned, heads: 4, query_norm }),
+        stored: Some(Stored {
+            key,
+            value,
+            cache: CacheId(0),
+            biases: None,
+            key_norm: Some(WeightId(1)),
+            value_norm: true,
+        }),
+        rope: Some((8, Rope::full(100.0, 1.0))),
+        side: 8,
         epsilon: 1e-6,
-        rotation: Rotation { rope: Rope::full(100.0, 1.0), side: Some(8) },
-        cache: CacheId(0),
         within,
-    }
+    })
 }
 
 /// Queries are changed in place, so that what the product left must not be read elsewhere.
@@ -179,7 +184,7 @@ fn heads_limit_queries_that_nothing_else_reads() {
         }
         let read = if reader == UnlimitedKeys { key } else { second };
         let given = prepare([limited, read, third], turned, [Limits::NONE; 3]);
-        push(&mut graph, Work::Heads(HeadsWork::Prepare(given)));
+        push(&mut graph, given);
         if reader == Later {
             push(&mut graph, add.clone());
         }
@@ -191,7 +196,7 @@ fn heads_limit_queries_that_nothing_else_reads() {
         let own = if reader == UnlimitedKeys { Limits::NONE } else { OTHERS };
         let within = [if changes { LIMITS } else { Limits::NONE }, own, LIMITS];
         let rows = [if changes { query } else { limited }, key, value];
-        let heads = Work::Heads(HeadsWork::Prepare(prepare(rows, turned, within)));
+        let heads = prepare(rows, turned, within);
         let expected = match reader {
             Reader::None => vec![heads],
             Earlier => vec![add, heads],

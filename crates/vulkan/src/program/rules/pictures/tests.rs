@@ -9,6 +9,7 @@ use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
 use crate::kernels::embed::EmbedLaunch;
+use crate::kernels::limits::Limits;
 use crate::kernels::rows::LayerNorm;
 use crate::pack::Format;
 use crate::weights::Joint;
@@ -148,7 +149,19 @@ fn the_launch_that_stores_takes_over_both_biases() {
         }
         let stored = if has_both { biased_value } else { value };
         let store = |key, value, biases| {
-            Work::Heads(HeadsWork::Store { key, value, biases, cache: CacheId(0) })
+            let (cache, key_norm, value_norm) = (CacheId(0), None, false);
+            let stored = Some(Stored { key, value, cache, biases, key_norm, value_norm });
+            Work::Heads(HeadsLaunch {
+                frame: (),
+                rows: 3,
+                dim: 64,
+                query: None,
+                stored,
+                rope: None,
+                side: 0,
+                epsilon: 0.0,
+                within: [Limits::NONE; 3],
+            })
         };
         push(&mut graph, store(biased_key, stored, None));
         let before = works(&graph);
