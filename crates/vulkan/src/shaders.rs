@@ -7,7 +7,7 @@ use crate::pack::Format;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shader(pub &'static str);
 
-const SHADERS: &[(&str, &[u8])] = &include!("../shaders/spv/list.rs");
+const SHADERS: &[(&str, &[u8])] = &include!("../shaders/spv/list.inc");
 
 impl Shader {
     /// Returns a kernel's shader for a format of weights, or `None` if it has none for it.

@@ -1,6 +1,6 @@
 //! The quantised formats, one file per family: how they lie in panels, and how kernels decode them.
 //!
-//! Adding one: [decision 073](../../../../docs/decisions/073-a-weight-format-is-a-page.md).
+//! `docs/decisions/073-a-weight-format-is-a-page.md` says how one is added.
 
 use trine_weights::DType;
 

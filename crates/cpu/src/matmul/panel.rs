@@ -14,7 +14,9 @@ pub(super) trait Packed {
     fn pack(writer: &mut Writer<'_>, index: usize, block: &[u8]);
 
     /// Returns the code of an element of a block of 32.
-    fn code(reader: &Reader<'_>, block: usize, element: usize) -> i16;
+    fn code(reader: &Reader<'_>, block: usize, element: usize) -> i16 {
+        i16::from(reader.nibble(block, element))
+    }
 
     /// Returns the scale and the minimum of half `half` of a block.
     fn scale(reader: &Reader<'_>, block: usize, half: usize) -> (f32, f32);

@@ -16,78 +16,46 @@ use super::halves::{half_at, put_half};
 use super::page::{Encoder, HALF_MAX, Page, decode_each, encode_each};
 
 pub(crate) const Q4_0: Page = Page {
-    name: "Q4_0",
-    ggml_id: 2,
     file_type: Some(2),
-    elements: 32,
-    bytes: 18,
-    halves: &[0],
-    fallback: None,
-    decode: |bytes, out| decode_each(bytes, out, decode_q4_0),
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX * 8.0,
         encode: |input, out| encode_each(input, out, encode_q4_0),
     }),
+    ..Page::new("Q4_0", 2, (32, 18), &[0], |bytes, out| decode_each(bytes, out, decode_q4_0))
 };
 
 pub(crate) const Q4_1: Page = Page {
-    name: "Q4_1",
-    ggml_id: 3,
-    file_type: None,
-    elements: 32,
-    bytes: 20,
-    halves: &[0, 2],
-    fallback: None,
-    decode: |bytes, out| decode_each(bytes, out, decode_q4_1),
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX,
         encode: |input, out| encode_each(input, out, encode_q4_1),
     }),
+    ..Page::new("Q4_1", 3, (32, 20), &[0, 2], |bytes, out| decode_each(bytes, out, decode_q4_1))
 };
 
 pub(crate) const Q5_0: Page = Page {
-    name: "Q5_0",
-    ggml_id: 6,
     file_type: Some(8),
-    elements: 32,
-    bytes: 22,
-    halves: &[0],
-    fallback: None,
-    decode: |bytes, out| decode_each(bytes, out, decode_q5_0),
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX * 16.0,
         encode: |input, out| encode_each(input, out, encode_q5_0),
     }),
+    ..Page::new("Q5_0", 6, (32, 22), &[0], |bytes, out| decode_each(bytes, out, decode_q5_0))
 };
 
 pub(crate) const Q5_1: Page = Page {
-    name: "Q5_1",
-    ggml_id: 7,
-    file_type: None,
-    elements: 32,
-    bytes: 24,
-    halves: &[0, 2],
-    fallback: None,
-    decode: |bytes, out| decode_each(bytes, out, decode_q5_1),
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX,
         encode: |input, out| encode_each(input, out, encode_q5_1),
     }),
+    ..Page::new("Q5_1", 7, (32, 24), &[0, 2], |bytes, out| decode_each(bytes, out, decode_q5_1))
 };
 
 pub(crate) const Q8_0: Page = Page {
-    name: "Q8_0",
-    ggml_id: 8,
     file_type: Some(7),
-    elements: 32,
-    bytes: 34,
-    halves: &[0],
-    fallback: None,
-    decode: |bytes, out| decode_each(bytes, out, decode_q8_0),
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX * 127.0,
         encode: |input, out| encode_each(input, out, encode_q8_0),
     }),
+    ..Page::new("Q8_0", 8, (32, 34), &[0], |bytes, out| decode_each(bytes, out, decode_q8_0))
 };
 
 const N: usize = 32;

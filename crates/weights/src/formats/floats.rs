@@ -7,39 +7,21 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 pub(crate) const F32: Page = Page {
-    name: "F32",
-    ggml_id: 0,
     file_type: Some(0),
-    elements: 1,
-    bytes: 4,
-    halves: &[],
-    fallback: None,
-    decode: decode_f32,
     encoder: Some(Encoder { magnitude_max: f32::MAX, encode: encode_f32 }),
+    ..Page::new("F32", 0, (1, 4), &[], decode_f32)
 };
 
 pub(crate) const F16: Page = Page {
-    name: "F16",
-    ggml_id: 1,
     file_type: Some(1),
-    elements: 1,
-    bytes: 2,
-    halves: &[],
-    fallback: None,
-    decode: decode_f16,
     encoder: Some(Encoder { magnitude_max: HALF_MAX, encode: encode_f16 }),
+    ..Page::new("F16", 1, (1, 2), &[], decode_f16)
 };
 
 pub(crate) const BF16: Page = Page {
-    name: "BF16",
-    ggml_id: 30,
     file_type: Some(32),
-    elements: 1,
-    bytes: 2,
-    halves: &[],
-    fallback: None,
-    decode: decode_bf16,
     encoder: Some(Encoder { magnitude_max: 3.389_531_4e38, encode: encode_bf16 }),
+    ..Page::new("BF16", 30, (1, 2), &[], decode_bf16)
 };
 
 /// The number of elements converted at a time: enough to use the processor's vector conversion.

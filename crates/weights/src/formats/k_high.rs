@@ -13,19 +13,14 @@ use super::halves::{half_at, put_half};
 use super::page::{Encoder, HALF_MAX, Page, decode_each, encode_each};
 
 pub(crate) const Q6_K: Page = Page {
-    name: "Q6_K",
-    ggml_id: 14,
     file_type: Some(18),
-    elements: 256,
-    bytes: 210,
-    halves: &[208],
     fallback: Some(&Q8_0),
-    decode: |bytes, out| decode_each(bytes, out, decode_q6_k),
     encoder: Some(Encoder {
         // The fitted minimum may exceed the smallest element a little: half of what 63 steps reach.
         magnitude_max: HALF_MAX * 32.0,
         encode: |input, out| encode_each(input, out, encode_q6_k),
     }),
+    ..Page::new("Q6_K", 14, (256, 210), &[208], |bytes, out| decode_each(bytes, out, decode_q6_k))
 };
 
 fn decode_q6_k(block: &[u8; 210], out: &mut [f32; 256]) {

@@ -14,27 +14,13 @@ use super::halves::half_at;
 use super::page::{Page, decode_each};
 
 pub(crate) const Q2_K: Page = Page {
-    name: "Q2_K",
-    ggml_id: 10,
-    file_type: None,
-    elements: 256,
-    bytes: 84,
-    halves: &[80, 82],
     fallback: Some(&Q4_0),
-    decode: |bytes, out| decode_each(bytes, out, decode_q2_k),
-    encoder: None,
+    ..Page::new("Q2_K", 10, (256, 84), &[80, 82], |bytes, out| decode_each(bytes, out, decode_q2_k))
 };
 
 pub(crate) const Q3_K: Page = Page {
-    name: "Q3_K",
-    ggml_id: 11,
-    file_type: None,
-    elements: 256,
-    bytes: 110,
-    halves: &[108],
     fallback: Some(&Q4_0),
-    decode: |bytes, out| decode_each(bytes, out, decode_q3_k),
-    encoder: None,
+    ..Page::new("Q3_K", 11, (256, 110), &[108], |bytes, out| decode_each(bytes, out, decode_q3_k))
 };
 
 fn decode_q2_k(block: &[u8; 84], out: &mut [f32; 256]) {

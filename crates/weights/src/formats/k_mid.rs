@@ -17,31 +17,19 @@ use super::halves::{half_at, put_half};
 use super::page::{Encoder, HALF_MAX, Page, decode_each, encode_each};
 
 pub(crate) const Q4_K: Page = Page {
-    name: "Q4_K",
-    ggml_id: 12,
     file_type: Some(14),
-    elements: 256,
-    bytes: 144,
-    halves: &[0, 2],
     fallback: Some(&Q5_0),
-    decode: |bytes, out| decode_each(bytes, out, decode_q4_k),
     encoder: Some(Encoder {
         // The fitted minimum may exceed the smallest element a little: half of what 63 steps reach.
         magnitude_max: HALF_MAX * 32.0,
         encode: |input, out| encode_each(input, out, encode_q4_k),
     }),
+    ..Page::new("Q4_K", 12, (256, 144), &[0, 2], |bytes, out| decode_each(bytes, out, decode_q4_k))
 };
 
 pub(crate) const Q5_K: Page = Page {
-    name: "Q5_K",
-    ggml_id: 13,
-    file_type: None,
-    elements: 256,
-    bytes: 176,
-    halves: &[0, 2],
     fallback: Some(&Q5_1),
-    decode: |bytes, out| decode_each(bytes, out, decode_q5_k),
-    encoder: None,
+    ..Page::new("Q5_K", 13, (256, 176), &[0, 2], |bytes, out| decode_each(bytes, out, decode_q5_k))
 };
 
 /// Returns the scale and minimum of run `j`.

@@ -1,7 +1,6 @@
 //! What a format is.
 
-/// What a format is. Adding one:
-/// [decision 073](../../../docs/decisions/073-a-weight-format-is-a-page.md).
+/// What a format is. `docs/decisions/073-a-weight-format-is-a-page.md` says how one is added.
 pub(crate) struct Page {
     /// The name as llama.cpp spells it.
     pub(crate) name: &'static str,
@@ -22,6 +21,21 @@ pub(crate) struct Page {
     pub(crate) decode: fn(&[u8], &mut [f32]),
     /// Encodes, if trine does.
     pub(crate) encoder: Option<Encoder>,
+}
+
+impl Page {
+    /// Returns a format that is only decoded. `block` has its elements and bytes.
+    pub(super) const fn new(
+        name: &'static str,
+        ggml_id: u32,
+        block: (usize, usize),
+        halves: &'static [usize],
+        decode: fn(&[u8], &mut [f32]),
+    ) -> Self {
+        let (elements, bytes) = block;
+        let (file_type, fallback, encoder) = (None, None, None);
+        Self { name, ggml_id, file_type, elements, bytes, halves, fallback, decode, encoder }
+    }
 }
 
 /// How floats become a format's bytes.

@@ -13,41 +13,16 @@
 use super::halves::half_at;
 use super::page::{Page, decode_each};
 
-pub(crate) const IQ4_NL: Page = Page {
-    name: "IQ4_NL",
-    ggml_id: 20,
-    file_type: None,
-    elements: 32,
-    bytes: 18,
-    halves: &[0],
-    fallback: None,
-    decode: |bytes, out| decode_each(bytes, out, decode_iq4_nl),
-    encoder: None,
-};
+pub(crate) const IQ4_NL: Page =
+    Page::new("IQ4_NL", 20, (32, 18), &[0], |bytes, out| decode_each(bytes, out, decode_iq4_nl));
 
 pub(crate) const IQ4_XS: Page = Page {
-    name: "IQ4_XS",
-    ggml_id: 23,
-    file_type: None,
-    elements: 256,
-    bytes: 136,
-    halves: &[0],
     fallback: Some(&IQ4_NL),
-    decode: |bytes, out| decode_each(bytes, out, decode_iq4_xs),
-    encoder: None,
+    ..Page::new("IQ4_XS", 23, (256, 136), &[0], |bytes, out| decode_each(bytes, out, decode_iq4_xs))
 };
 
-pub(crate) const MXFP4: Page = Page {
-    name: "MXFP4",
-    ggml_id: 39,
-    file_type: None,
-    elements: 32,
-    bytes: 17,
-    halves: &[],
-    fallback: None,
-    decode: |bytes, out| decode_each(bytes, out, decode_mxfp4),
-    encoder: None,
-};
+pub(crate) const MXFP4: Page =
+    Page::new("MXFP4", 39, (32, 17), &[], |bytes, out| decode_each(bytes, out, decode_mxfp4));
 
 /// The levels of IQ4_NL and IQ4_XS.
 const LEVELS: [f32; 16] = [

@@ -21,10 +21,10 @@ use crate::manifest::{Entry, Manifest};
 use crate::variants::Variant;
 
 /// The table of the shaders that the program is built with.
-const LIST: &str = "list.rs";
+const LIST: &str = "list.inc";
 
 /// Compiles every shader into `spv/NAME.spv`, describes them in `spv/manifest.json` and lists them
-/// in `spv/list.rs`.
+/// in `spv/list.inc`.
 #[derive(Parser)]
 struct Arguments {
     /// The folder of the `.comp` files and `variants.toml`.

@@ -56,10 +56,6 @@ impl Packed for Q4_0 {
         writer.simple(index, block, false, false);
     }
 
-    fn code(reader: &Reader<'_>, block: usize, element: usize) -> i16 {
-        i16::from(reader.nibble(block, element))
-    }
-
     fn scale(reader: &Reader<'_>, block: usize, _: usize) -> (f32, f32) {
         (reader.inner(block), -8.0 * reader.inner(block))
     }
@@ -70,10 +66,6 @@ impl Packed for Q4_1 {
 
     fn pack(writer: &mut Writer<'_>, index: usize, block: &[u8]) {
         writer.simple(index, block, true, false);
-    }
-
-    fn code(reader: &Reader<'_>, block: usize, element: usize) -> i16 {
-        i16::from(reader.nibble(block, element))
     }
 
     fn scale(reader: &Reader<'_>, block: usize, _: usize) -> (f32, f32) {

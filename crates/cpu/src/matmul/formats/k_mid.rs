@@ -30,10 +30,6 @@ impl Packed for Q4K {
         pack(writer, index, block, false);
     }
 
-    fn code(reader: &Reader<'_>, block: usize, element: usize) -> i16 {
-        i16::from(reader.nibble(block, element))
-    }
-
     fn scale(reader: &Reader<'_>, block: usize, _: usize) -> (f32, f32) {
         let minimum = f32::from(reader.byte(reader.layout.minimums, block));
         (reader.outer(block) * reader.small(block), -reader.outer_minimum(block) * minimum)
