@@ -85,6 +85,8 @@ formats! {
     Q4_0: q4_0::PAGE,
     /// Nibbles, 6-bit scales and minima for 32, factors for 256.
     Q4K: k_mid::Q4_K,
+    /// Five bits, 6-bit scales and minima for 32, factors for 256.
+    Q5K: k_mid::Q5_K,
     /// Six bits, 8-bit scales for 16, a factor for 256.
     Q6K: q6_k::PAGE,
 }

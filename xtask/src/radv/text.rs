@@ -19,7 +19,7 @@ pub(super) fn describe(output: &Output, version: &str, rows: &[(&Kernel, Counts)
         nothing was run.\n\
         \n\
         The kernels are those that Programs of Gemma 3 27B, 4B, 1B, 270M and Gemma 3n E2B compile, as `run` and `serve` load them, in\n\
-        Q4_0, Q4_K_M and Q8_0 with a cache in f16 and in int8, in all passes: the same code chooses them that chooses those of a\n\
+        Q4_0, Q4_K_M and Q8_0, 4B also in Q5_K_M, with a cache in f16 and in int8, in all passes: the same code chooses them that chooses those of a\n\
         Program, for a description of the device (`vulkan/src/program/catalogue.rs`). {} are launched by the static tables; {} more\n\
         may be tried by tuning. A kernel that several Programs share is listed once, with its largest launch in the first.\n\
         \n\

@@ -106,18 +106,20 @@ const MODELS: [Sizes; 5] = [
 enum Mix {
     /// As Google's files after quantisation-aware training: the embedding table in f16.
     Q4_0,
-    /// As llama.cpp makes it.
+    /// As llama.cpp makes Q4_K_M and Q5_K_M.
     Q4KM,
+    Q5KM,
     Q8_0,
 }
 
 impl Mix {
-    const ALL: [Self; 3] = [Mix::Q4_0, Mix::Q4KM, Mix::Q8_0];
+    const ALL: [Self; 4] = [Mix::Q4_0, Mix::Q4KM, Mix::Q5KM, Mix::Q8_0];
 
     fn name(self) -> &'static str {
         match self {
             Mix::Q4_0 => "Q4_0",
             Mix::Q4KM => "Q4_K_M",
+            Mix::Q5KM => "Q5_K_M",
             Mix::Q8_0 => "Q8_0",
         }
     }
@@ -135,11 +137,12 @@ impl Mix {
             Mix::Q4_0 if is_embedding => DType::F16,
             Mix::Q4_0 => DType::Q4_0,
             Mix::Q8_0 => DType::Q8_0,
-            Mix::Q4KM => {
+            Mix::Q4KM | Mix::Q5KM => {
                 let is_mixed = name.contains("attn_v") || name.contains("ffn_down");
                 match (is_embedding || is_mixed && larger(), columns.is_multiple_of(256)) {
                     (true, true) => DType::Q6K,
                     (true, false) => DType::Q8_0,
+                    (false, true) if self == Mix::Q5KM => DType::Q5K,
                     (false, true) => DType::Q4K,
                     (false, false) => DType::Q5_0,
                 }
@@ -255,7 +258,9 @@ pub(crate) fn cases() -> Vec<Case> {
         let (sequences, outputs) = if serves { (8, 40) } else { (1, 16) };
         let slots = if serves { 16 } else { 1 };
         for mix in Mix::ALL {
-            for sizes in &MODELS {
+            // One model shows the kernels of a format.
+            let shown = |sizes: &&Sizes| mix != Mix::Q5KM || sizes.name == "4B";
+            for sizes in MODELS.iter().filter(shown) {
                 let plan = sizes.plan(mix, serves);
                 for kv in [KvType::F16, KvType::Int8] {
                     let options = ProgramOptions {

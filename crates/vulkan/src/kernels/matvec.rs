@@ -8,6 +8,7 @@
 //! | Q8_0 | 1.0625k | 16 dot products and about 6 others for 32: 0.7; 0.6 |
 //! | Q4_0 | 0.5625k | the same and 12 to unpack nibbles: 1.1; 0.6 |
 //! | Q4_K | 0.578k | the same and 8 for scale and minimum: 1.4; 0.7 |
+//! | Q5_K | 0.703k | the same and 16 for the fifth bits: 1.9; 0.7 |
 //! | Q6_K | 0.828k | 36 to unpack, 8 for the scales: 2.1; 0.7 |
 //!
 //! At w = 1 all are bound by the bytes of the matrix. The operand comes from a cache: 2.25 bytes

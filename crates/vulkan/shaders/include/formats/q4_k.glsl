@@ -1,49 +1,11 @@
-// Q4_K: nibbles as in Q4_0, unsigned. A scale and a minimum of 6 bits, in bytes; two f16 factors of 256 elements.
+// Q4_K: nibbles as in Q4_0, but unsigned.
 
 #define FORMAT_IS_FLOAT 0
 #define FORMAT_UNIT 32u
 #define FORMAT_SUPER
 #define FORMAT_MINIMUM
-#define SHARE_PATTERN 0x64006400u
-#define SHARE_BIAS 1024.0
-#include "include/unit.glsl"
-
-Block unit_block(const Unit unit) {
-    const uint scale = uint(unit.scale);
-    Block block;
-    block.other = 0.0;
-    block.low = unit.codes & 0x0F0F0F0Fu;
-    block.high = (unit.codes >> 4) & 0x0F0F0F0Fu;
-    const vec2 super = unpackHalf2x16(unit.super);
-    block.scale = super.x * float(scale & 0xFFu);
-    block.other = super.y * float(scale >> 8);
-    return block;
-}
-
-#ifdef DECODES_UNITS
-// d * sc * code - dmin * m.
-void decode_unit(const Unit unit, out uvec4 halves[UNIT_VECTORS]) {
-    const vec2 super = unpackHalf2x16(unit.super);
-    const float scale = super.x * float(unit.scale & 0xFFu);
-    const float offset = super.y * float(unit.scale >> 8);
-    const float16_t bias = 1024.0hf;
-    const uvec4 low = unit.codes & 0x0F0F0F0Fu;
-    const uvec4 high = (unit.codes >> 4) & 0x0F0F0F0Fu;
-    halves[0] = uvec4(scaled_bytes(low.x, 0, bias, scale, offset), scaled_bytes(low.y, 0, bias, scale, offset));
-    halves[1] = uvec4(scaled_bytes(low.z, 0, bias, scale, offset), scaled_bytes(low.w, 0, bias, scale, offset));
-    halves[2] = uvec4(scaled_bytes(high.x, 0, bias, scale, offset), scaled_bytes(high.y, 0, bias, scale, offset));
-    halves[3] = uvec4(scaled_bytes(high.z, 0, bias, scale, offset), scaled_bytes(high.w, 0, bias, scale, offset));
-}
-#endif
-
-#ifdef DECODES_SHARES
-#include "include/share.glsl"
-
-// Returns the eight elements of a word: those of the first product, then those of the second.
-uvec4 decode_word(const Share unit, const Magic magic, const UnitScale scale, const uint word) {
-    const uint codes = component(unit.codes, word);
-    const uint low = codes & 0x0F0F0F0Fu;
-    const uint high = (codes >> 4) & 0x0F0F0F0Fu;
-    return uvec4(share_bytes(low, magic.low, scale.xy), share_bytes(high, magic.low, scale.zw));
-}
-#endif
+#define WORD_LOW(unit, codes, word) ((codes) & 0x0F0F0F0Fu)
+#define WORD_HIGH(unit, codes, word) (((codes) >> 4) & 0x0F0F0F0Fu)
+#define CODES_LOW(unit) WORD_LOW(unit, (unit).codes, 0u)
+#define CODES_HIGH(unit) WORD_HIGH(unit, (unit).codes, 0u)
+#include "include/minimum.glsl"

@@ -12,7 +12,7 @@ use super::*;
 use crate::capabilities::{DeviceKind, Element};
 use crate::dispatch::Dispatch;
 use crate::kernels::operand::{GROUP, OperandKind, fragment_place};
-use crate::pack::tests::{of_blocks, quantised};
+use crate::pack::tests::{of_blocks, quantised, random_rows};
 use crate::pack::{PlanesMut, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
@@ -41,7 +41,10 @@ struct Weights {
 
 fn weights(random: &mut ChaCha8Rng, format: Format, rows: usize, columns: usize) -> Weights {
     let mut encoded = Vec::new();
-    for _ in 0..rows {
+    if !blocks::can_encode(format.dtype()) {
+        encoded = random_rows(format, rows, columns, random.random());
+    }
+    while encoded.len() < rows * format.dtype().row_bytes(columns).unwrap() {
         let size = 0.01 + random.random::<f32>();
         let row = values(random, columns, size);
         blocks::encode(format.dtype(), &row, &mut encoded).unwrap();
