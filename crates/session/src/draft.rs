@@ -2,6 +2,7 @@
 //! (`docs/decisions/034-drafts.md`).
 
 mod attached;
+mod choice;
 
 use anyhow::{Context, Result, anyhow, bail};
 use trine_backend::{Device, Facts, Memory, placement};
@@ -19,8 +20,8 @@ use crate::options::Options;
 use crate::vocabulary::tokenizer;
 use crate::words;
 
-pub use attached::Attached;
-pub use attached::loses;
+pub use attached::{Attached, loses};
+pub use choice::{DraftChoice, DraftOptions};
 
 /// The most rows for guesses in a step of several sequences. The logits of a row take 1 MB with a
 /// vocabulary of 262,144, and a step of many sequences has little to gain from more rows.
@@ -34,61 +35,6 @@ pub struct Drafting {
     depth: Option<usize>,
     /// Whether a draft that reads the model's caches keeps the formats that it has in its files.
     is_exact: bool,
-}
-
-/// What guesses tokens, as typed or set.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum DraftChoice {
-    /// The text so far, and the draft model that belongs to an embedded model.
-    #[default]
-    Auto,
-    /// Nothing.
-    Off,
-    /// The text so far and earlier answers.
-    Ngram,
-    /// A model of this name, and the text so far.
-    Model(String),
-}
-
-impl DraftChoice {
-    /// Reads `auto`, `off`, `ngram` or a model's name.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => return Ok(Self::Auto),
-            "off" => return Ok(Self::Off),
-            "ngram" => return Ok(Self::Ngram),
-            _ => {}
-        }
-        let word = text.trim().to_ascii_lowercase();
-        let meant = match word.as_str() {
-            "" => return Err("choose auto, off, ngram or a model, such as gemma3:270m".to_owned()),
-            "auto" => "auto",
-            "off" | "none" | "no" | "false" => "off",
-            "ngram" | "n-gram" | "lookup" => "ngram",
-            number if number.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return Err("--drafts sets the number of guesses".to_owned());
-            }
-            _ => return Ok(Self::Model(text.to_owned())),
-        };
-        Err(format!("it is spelled {meant}; a file of that name is ./{}", text.trim()))
-    }
-}
-
-/// What guesses tokens, as it was asked for.
-#[derive(Debug, Clone, Default)]
-pub struct DraftOptions {
-    /// What guesses; `None` for what is usual.
-    pub draft: Option<DraftChoice>,
-    /// The device of a draft model; `None` for the model's.
-    pub device: Option<DeviceChoice>,
-    /// The guesses of each sequence in every step; `None` for as many as pay.
-    pub depth: Option<usize>,
-    /// Whether `draft` was asked for this time, and not set for always.
-    pub is_typed: bool,
-    /// Whether `device` was asked for this time.
-    pub is_device_typed: bool,
-    /// Where `draft` is set, for people, if it is.
-    pub origin: Option<String>,
 }
 
 /// What guesses tokens.
@@ -577,23 +523,6 @@ mod tests {
     use trine_model::{Ends, Width};
 
     use super::*;
-
-    #[test]
-    fn choices_are_words_or_models() {
-        assert_eq!(DraftChoice::parse("off"), Ok(DraftChoice::Off));
-        assert_eq!(DraftChoice::parse("auto"), Ok(DraftChoice::default()));
-        assert_eq!(DraftChoice::parse("ngram"), Ok(DraftChoice::Ngram));
-        let model = DraftChoice::Model("gemma3:270m".to_owned());
-        assert_eq!(DraftChoice::parse("gemma3:270m"), Ok(model));
-        assert!(DraftChoice::parse(" ").is_err());
-        let file = DraftChoice::Model("./none".to_owned());
-        assert_eq!(DraftChoice::parse("./none"), Ok(file));
-        for (text, told) in
-            [("None", "off"), ("OFF", "off"), ("n-gram", "ngram"), ("5", "--drafts")]
-        {
-            assert!(DraftChoice::parse(text).unwrap_err().contains(told), "{text}");
-        }
-    }
 
     #[test]
     fn steps_have_room_for_guesses() {

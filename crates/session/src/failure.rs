@@ -73,6 +73,23 @@ pub fn lacks_memory(error: &anyhow::Error) -> bool {
     matches!(backend, Some(BackendError::OutOfMemory { .. }))
 }
 
+/// Returns the message of an error, or `None` if there is nothing to print. Causes that the message
+/// already contains are left out.
+pub fn message(error: &anyhow::Error) -> Option<String> {
+    if error.is::<Interrupted>() || error.is::<Negative>() {
+        return None;
+    }
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    Some(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,8 @@
 //! A model on its devices before it is loaded, as text: parts, memory, and the work of each device
 //! in a step.
 
+pub mod drafts;
+
 use anyhow::Result;
 use serde_json::{Value, json};
 use trine_backend::placement::{Part, Site, place};

@@ -21,6 +21,7 @@ use crate::model_source::Source;
 use crate::options::{ContextFrom, Options};
 use crate::tower::Wish;
 use crate::vision::{Seat, Vision};
+use crate::vocabulary::TextSide;
 use crate::{npu, words};
 
 /// Most slots of a server that are kept because later prompts may begin like their sequences.
@@ -164,10 +165,16 @@ impl Session {
         settings: &Options,
         sizes: Sizes,
         drafting: &Drafting,
-        decorate: impl FnOnce(Box<dyn Program>) -> Box<dyn Program>,
+        decorate: impl Fn(Box<dyn Program>) -> Box<dyn Program>,
     ) -> Result<Self> {
         let library = &library.recording();
-        let opened = Self::opened(library, source, settings, sizes, drafting, decorate);
+        let open = |settings: &Options| {
+            Self::opened(library, source, settings, sizes, drafting, &decorate)
+        };
+        let opened = open(settings).or_else(|error| match settings.instead(library, &error) {
+            Some(settings) => open(&settings),
+            None => Err(error),
+        });
         opened.map(|session| Self { decisions: library.recorded(), ..session })
     }
 
@@ -177,7 +184,7 @@ impl Session {
         settings: &Options,
         sizes: Sizes,
         drafting: &Drafting,
-        decorate: impl FnOnce(Box<dyn Program>) -> Box<dyn Program>,
+        decorate: &dyn Fn(Box<dyn Program>) -> Box<dyn Program>,
     ) -> Result<Self> {
         let Options { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
         let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
@@ -191,9 +198,8 @@ impl Session {
         let mut attached = drafting.attach(library, source, seeing)?;
         attached.check_layers(library, gpu_layers)?;
         let model = &attached.model;
-        let (sequences, prefill) = (sizes.sequences, sizes.prefill);
-        let guessing =
-            drafting.load(library, source, model, settings, (sequences, prefill), &opened)?;
+        let most = (sizes.sequences, sizes.prefill);
+        let guessing = drafting.load(library, source, model, settings, most, &opened)?;
         let options = sizes.guessing(drafting).options(&name, model, settings, library)?;
         let demand = options.demand_of(model)?;
         let place = |taken: &[u64]| {
@@ -211,12 +217,6 @@ impl Session {
         attached.choose(library, decide, |placement| placement);
         let load = |model: &Model| Engine::load(model, device.as_ref(), options, &taken);
         let loaded = attached.load(library, load);
-        if let Some(reason) = loaded.as_ref().err().and_then(unsupported)
-            && let Some(settings) = settings.instead(library, &reason)
-        {
-            drop((guessing, device, gpus));
-            return Self::opened(library, source, &settings, sizes, drafting, decorate);
-        }
         let is_short =
             matches!(&loaded, Err(EngineError::Backend(BackendError::OutOfMemory { .. })));
         let taking = guessing.model.as_ref().filter(|_| is_short);
@@ -233,17 +233,16 @@ impl Session {
         if let Some(npu) = &npu {
             engine.set_partner(Arc::clone(npu));
         }
-        let Facts { device: runs_on, gpu, shares, .. } = engine.program().facts();
-        let (runs_on, runs_on_gpu) = (runs_on.clone(), *gpu);
+        let Facts { device, gpu: runs_on_gpu, shares, .. } = engine.program().facts();
+        let device = device.clone();
         let has_host = shares.iter().any(|share| share.device_memory.kind == MemoryKind::Host);
         let reduced = settings.gpu_layers.is_none() && has_host;
         // Its name may be that of another one too.
-        let gpu = gpus.into_iter().find(|gpu| Some(gpu.uuid()) == runs_on_gpu);
+        let gpu = gpus.into_iter().find(|gpu| Some(gpu.uuid()) == *runs_on_gpu);
         let threads = if gpu.is_some() { 1 } else { threads };
         let rows = engine.limits().picture.unwrap_or(0);
         let seat = settings.seat_for(library, seat, &model, rows)?;
         let vision = seat.map(|seat| Vision::start(seat, &model)).transpose()?;
-        let device = runs_on;
         Ok(Self {
             name,
             model,
@@ -312,6 +311,15 @@ impl Session {
             ));
         }
         lines
+    }
+
+    /// Returns the tokenizer and the chat template of the model.
+    ///
+    /// # Errors
+    /// As [`TextSide::read`].
+    pub fn text(&self) -> Result<TextSide> {
+        let stop_ids = &self.model.defaults().stop_ids;
+        TextSide::read(self.model.checkpoint(), stop_ids, true, None)
     }
 
     /// Returns the longest context that the model was made for, if it is longer than the one at
@@ -490,12 +498,13 @@ impl Options {
         Ok(None)
     }
 
-    /// Returns the settings to try after a device could not run the model, if there are others, and
-    /// says so: the processor in the place of a GPU that nobody named.
-    fn instead(&self, library: &ModelLibrary, reason: &str) -> Option<Self> {
+    /// Returns the settings to try after an error if a device cannot run the model and there are
+    /// others, and says so: the processor in the place of a GPU that nobody named.
+    fn instead(&self, library: &ModelLibrary, error: &anyhow::Error) -> Option<Self> {
         if self.device != DeviceChoice::Auto || self.gpu_layers.is_some() {
             return None;
         }
+        let reason = error.downcast_ref().and_then(unsupported)?;
         library.warn(format_args!("{reason}; it runs on the CPU"));
         Some(Self { device: DeviceChoice::Cpu, ..self.clone() })
     }
@@ -581,17 +590,20 @@ mod tests {
         };
         let reason = unsupported(&refused()).unwrap();
         assert!(reason.contains("gpu cannot run this model: its heads have"), "{reason}");
-        let other = settings("auto", None).instead(&ModelLibrary::default(), &reason).unwrap();
+        let library = ModelLibrary::default();
+        let error = anyhow::Error::new(refused()).context("m cannot be loaded on gpu");
+        let other = settings("auto", None).instead(&library, &error).unwrap();
         assert_eq!(other.device, DeviceChoice::Cpu);
         for (device, layers) in
             [("vulkan", None), ("vulkan:0", None), ("cpu", None), ("auto", Some(3))]
         {
-            assert!(
-                settings(device, layers).instead(&ModelLibrary::default(), &reason).is_none(),
-                "{device}"
-            );
+            assert!(settings(device, layers).instead(&library, &error).is_none(), "{device}");
         }
-        assert!(unsupported(&short).is_none(), "fewer layers are tried");
+        let short = anyhow::Error::new(short);
+        assert!(
+            settings("auto", None).instead(&library, &short).is_none(),
+            "fewer layers are tried"
+        );
     }
 
     #[test]

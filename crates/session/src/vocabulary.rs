@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use trine_text::{
-    ChatTemplate, MAX_TEMPLATE_BYTES, Message, Offer, ReplyFormat, ReplyReader, Thoughts,
-    Tokenizer, ToolChoice, Tools, Written, reply_format,
+    ChatTemplate, MAX_TEMPLATE_BYTES, Message, Offer, RenderOptions, ReplyDecoder, ReplyFormat,
+    ReplyOptions, ReplyReader, ReplySplitter, Specials, Thoughts, Tokenizer, ToolChoice, Tools,
+    Written, reply_format,
 };
 use trine_weights::Checkpoint;
 
@@ -109,6 +110,46 @@ impl TextSide {
             None => template(checkpoint)?,
         };
         Ok(Self { tokenizer: Arc::new(tokenizer), template, thinking: Thinking::default() })
+    }
+
+    /// Returns a conversation as the template writes it. What its messages say never becomes a
+    /// control token if it is encoded with [`Specials::ParseGuarded`].
+    ///
+    /// # Errors
+    /// Returns an error if the model has no chat template, or that refuses the conversation.
+    pub fn rendered(&self, messages: Vec<Message>) -> Result<String> {
+        let template = self.template.as_ref();
+        let template = template.context("the model has no chat template; use --raw")?;
+        let tokenizer = &self.tokenizer;
+        let written = self.written(messages)?;
+        let messages = template.arranged(written.messages).into_iter();
+        let messages: Vec<Message> = messages.map(|message| message.guarded(tokenizer)).collect();
+        let options = RenderOptions {
+            bos_token: tokenizer.bos_text().into_owned(),
+            eos_token: tokenizer.eos_text().into_owned(),
+            extra: written.variables,
+            ..RenderOptions::default()
+        };
+        let rendered = template.render(&messages, &options)?;
+        Ok(self.format().mended(rendered, options.add_generation_prompt))
+    }
+
+    /// Returns the tokens that ask for the next message of a conversation without pictures.
+    ///
+    /// # Errors
+    /// As [`TextSide::rendered`].
+    pub fn prompt(&self, messages: Vec<Message>) -> Result<Vec<u32>> {
+        let rendered = self.rendered(messages)?;
+        Ok(self.tokenizer.encode_prompt(&rendered, Specials::ParseGuarded)?)
+    }
+
+    /// Returns what makes text of the tokens of an answer to a prompt, which ends before any of
+    /// `stops`.
+    pub fn reply(&self, prompt: &[u32], stops: &[String]) -> ReplySplitter {
+        let stops = stops.to_vec();
+        let options = ReplyOptions { stops, skip_special: true, ..ReplyOptions::default() };
+        let decoder = ReplyDecoder::new(Arc::clone(&self.tokenizer), options);
+        ReplySplitter::new(decoder, self.reader(prompt))
     }
 
     /// Returns how the model writes conversations and replies.

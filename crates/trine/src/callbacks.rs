@@ -78,15 +78,19 @@ impl Callbacks for CommandLine {
     }
 }
 
-/// Prints what runs where: a line on a terminal, all that was chosen if asked for. That a GPU has
-/// too little memory for the model is always printed.
-pub(crate) fn tell(session: &Session, verbose: bool) {
-    let detail = match (verbose, terminal::stderr_is_terminal()) {
+/// Returns how much is told of an open model: a line on a terminal, all that was chosen if asked
+/// for. That a GPU has too little memory for the model is always told.
+pub(crate) fn detail(verbose: bool) -> Detail {
+    match (verbose, terminal::stderr_is_terminal()) {
         (true, _) => Detail::Full,
         (false, true) => Detail::Short,
         (false, false) => Detail::Least,
-    };
-    session.description(detail).iter().for_each(|line| output::note(line));
+    }
+}
+
+/// Prints what runs where.
+pub(crate) fn tell(session: &Session, verbose: bool) {
+    session.description(detail(verbose)).iter().for_each(|line| output::note(line));
 }
 
 fn styled(template: &str) -> ProgressStyle {

@@ -7,7 +7,7 @@ use trine_backend::SOFT;
 use trine_engine::{PromptPicture, Sight};
 use trine_session::vision::Vision;
 use trine_session::vocabulary::TextSide;
-use trine_text::{Content, Message, Part, PictureForm, RenderOptions, Specials};
+use trine_text::{Content, Message, Part, PictureForm, Specials};
 
 use crate::attachments::TurnPicture;
 use crate::failure::Interrupted;
@@ -279,26 +279,12 @@ impl Conversation {
 
     /// Returns the prompt of the turns from index `first` on.
     fn prompt_from(&self, first: usize, text: &TextSide) -> Result<Rows> {
-        let template = text
-            .template
-            .as_ref()
-            .ok_or_else(|| anyhow!("the model has no chat template; use --raw"))?;
         let tokenizer = &text.tokenizer;
         // What people and the model said is guarded, so that its words never become control tokens.
         let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
         let turns = &self.turns[first..];
         let messages = system.chain(turns.iter().map(Turn::message));
-        let written = text.written(messages.collect())?;
-        let messages = template.arranged(written.messages).into_iter();
-        let messages: Vec<Message> = messages.map(|message| message.guarded(tokenizer)).collect();
-        let options = RenderOptions {
-            bos_token: tokenizer.bos_text().into_owned(),
-            eos_token: tokenizer.eos_text().into_owned(),
-            extra: written.variables,
-            ..RenderOptions::default()
-        };
-        let rendered = template.render(&messages, &options)?;
-        let rendered = text.format().mended(rendered, options.add_generation_prompt);
+        let rendered = text.rendered(messages.collect())?;
         let sights: Vec<&Sight> = turns.iter().flat_map(Turn::sights).collect();
         if sights.is_empty() {
             let tokens = tokenizer.encode_prompt(&rendered, Specials::ParseGuarded)?;

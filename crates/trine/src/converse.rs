@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use trine_session::embedded::Embedded;
-use trine_session::library::ModelLibrary;
 use trine_session::model_source::{Chosen, find_for_chat};
 use trine_session::picture_file::{Input, expanded, named_in};
-use trine_session::session::Session;
 use trine_session::vocabulary::{TextSide, Thinking, template};
+use trine_session::{ModelLibrary, Session, embedded::Embedded};
 use trine_text::Specials;
 
 use crate::attachments::{TurnPicture, advice, dragged, leading, with_words};
@@ -18,11 +16,8 @@ use crate::failure::{Interrupted, Negative, OutputClosed};
 use crate::generate::{Answer, Ending};
 use crate::interrupt::{self, Watch};
 use crate::line_source::{Line, LineSource, next_input};
-use crate::options::Writing;
-use crate::output;
-use crate::parameters::Parameters;
 use crate::slash::{HELP, LEAVING, Slash, parse};
-use crate::{settable, terminal};
+use crate::{options::Writing, output, parameters::Parameters, settable, terminal};
 
 /// Runs a prompt and shows the answer and the remarks about it.
 pub(crate) type Show<'a> =

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 pub(crate) use trine_session::failure::{
-    Interrupted, Negative, Usage, at_address, lacks_memory, please_report, usage,
+    Interrupted, Negative, Usage, at_address, please_report, usage,
 };
 
 /// Another signal ended the work: exit code 128 and its number, and no message.
@@ -56,25 +56,10 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Returns the message of an error, or `None` if there is nothing to print. Causes that the message
-/// already contains are left out.
+/// Returns the message of an error, or `None` if there is nothing to print.
 pub(crate) fn message(error: &anyhow::Error) -> Option<String> {
-    let is_silent = error.is::<OutputClosed>()
-        || error.is::<Interrupted>()
-        || error.is::<Signalled>()
-        || error.is::<Negative>();
-    if is_silent {
-        return None;
-    }
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1) {
-        let cause = cause.to_string();
-        if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    Some(text)
+    let is_silent = error.is::<OutputClosed>() || error.is::<Signalled>();
+    if is_silent { None } else { trine_session::failure::message(error) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! One answer: from a prompt's tokens to text, as it comes.
 
-use std::sync::Arc;
-
 use anyhow::{Result, bail};
 use serde::Serialize;
 use trine_engine::{
@@ -9,7 +7,7 @@ use trine_engine::{
 };
 use trine_server::Guide;
 use trine_session::vocabulary::TextSide;
-use trine_text::{ReplyDecoder, ReplyOptions, ReplyPart, ReplySplitter};
+use trine_text::{ReplyPart, ReplySplitter};
 
 use crate::chat::Rows;
 use crate::failure::please_report;
@@ -70,10 +68,7 @@ struct Written {
 impl Written {
     /// Begins an answer to these tokens.
     fn new(text: &TextSide, prompt: &[u32], stops: &[String]) -> Self {
-        let options =
-            ReplyOptions { stops: stops.to_vec(), skip_special: true, ..ReplyOptions::default() };
-        let decoder = ReplyDecoder::new(Arc::clone(&text.tokenizer), options);
-        let splitter = ReplySplitter::new(decoder, text.reader(prompt));
+        let splitter = text.reply(prompt, stops);
         Self { splitter, text: String::new(), thoughts: String::new() }
     }
 

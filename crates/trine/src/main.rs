@@ -14,7 +14,6 @@ use std::process::ExitCode;
 mod address;
 #[allow(unsafe_code, reason = "sets up the C library's allocator")]
 mod allocator;
-mod amdgpu;
 mod app;
 mod attachments;
 mod callbacks;
@@ -25,7 +24,6 @@ mod converse;
 mod destination;
 #[allow(unsafe_code, reason = "changes the environment before there are threads")]
 mod driver_cache;
-mod energy;
 mod failure;
 mod generate;
 mod habits;

@@ -6,11 +6,12 @@ use std::hash::{BuildHasher, Hasher};
 use trine_engine::{SamplingChanges, SamplingParams};
 use trine_model::{GenerationDefaults, KvType};
 use trine_session::device::DeviceChoice;
+use trine_session::draft::DraftOptions;
 use trine_session::npu_options::NpuOptions;
 use trine_session::options::{ContextFrom, Options};
 use trine_session::tower::Wish;
 
-use crate::cli::{FITTING_LAYERS, NO_LIMIT, Placement, SamplingArgs, Seed};
+use crate::cli::{DraftArgs, FITTING_LAYERS, NO_LIMIT, Placement, SamplingArgs, Seed};
 use crate::settings::Settings;
 
 /// Returns the options of a command whose usual storage of keys and values is `kv`: what is
@@ -62,6 +63,20 @@ fn filled(typed: &Placement, set: Placement) -> Placement {
         whole.gpu_layers = typed.gpu_layers;
     }
     whole
+}
+
+/// Returns what guesses tokens: what is typed, or else set.
+pub(crate) fn drafting(set: &Settings, typed: &DraftArgs) -> DraftOptions {
+    let DraftArgs { draft, draft_device: device, drafts } = typed;
+    let usual = set.drafts();
+    DraftOptions {
+        draft: draft.as_ref().or(usual.draft.as_ref()).cloned(),
+        device: device.as_ref().or(usual.draft_device.as_ref()).cloned(),
+        depth: *drafts,
+        is_typed: draft.is_some(),
+        is_device_typed: device.is_some(),
+        origin: if draft.is_some() { None } else { set.origin("draft") },
+    }
 }
 
 /// How an answer is written.

@@ -1,9 +1,8 @@
 //! Combines presets with the command line: an option overrides the preset, and the preset overrides
 //! the model's own defaults.
 
-use anyhow::{Context, Result};
 use trine_hub::{Preset, PresetParameters, PresetRole};
-use trine_text::ChatTemplate;
+pub(crate) use trine_session::preset::{described, template};
 
 use crate::chat::{Role, Turn};
 use crate::cli::{Placement, SamplingArgs, Seed};
@@ -41,15 +40,6 @@ pub(crate) fn fill(preset: &Preset, sampling: &mut SamplingArgs, placement: &mut
     }
 }
 
-/// Returns the chat template of a preset, if it has one.
-///
-/// # Errors
-/// Returns an error if it is not a template.
-pub(crate) fn template(preset: &Preset) -> Result<Option<ChatTemplate>> {
-    let template = preset.template.as_deref().map(ChatTemplate::new).transpose();
-    template.with_context(|| format!("the chat template of the preset {}", preset.name))
-}
-
 /// Returns the turns that every conversation with a preset begins with.
 pub(crate) fn turns(preset: &Preset) -> Vec<Turn> {
     let turn = |message: &trine_hub::PresetMessage| {
@@ -60,27 +50,6 @@ pub(crate) fn turns(preset: &Preset) -> Vec<Turn> {
         Turn::new(role, message.content.clone())
     };
     preset.messages.iter().map(turn).collect()
-}
-
-/// Lists what a preset sets, by the names of the options, for people.
-pub(crate) fn described(parameters: &PresetParameters) -> Vec<(&'static str, String)> {
-    fn text<T: ToString>(value: &Option<T>) -> Option<String> {
-        value.as_ref().map(ToString::to_string)
-    }
-    let mut all: Vec<(&'static str, Option<String>)> = vec![
-        ("temperature", text(&parameters.temperature)),
-        ("top-k", text(&parameters.top_k)),
-        ("top-p", text(&parameters.top_p)),
-        ("min-p", text(&parameters.min_p)),
-        ("repetition-penalty", text(&parameters.repetition_penalty)),
-        ("presence-penalty", text(&parameters.presence_penalty)),
-        ("frequency-penalty", text(&parameters.frequency_penalty)),
-        ("seed", text(&parameters.seed)),
-        ("max-tokens", text(&parameters.max_tokens)),
-        ("context", text(&parameters.context)),
-    ];
-    all.extend(parameters.stop.iter().map(|stop| ("stop", Some(format!("{stop:?}")))));
-    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 #[cfg(test)]
@@ -108,8 +77,5 @@ mod tests {
         let mut sampling = SamplingArgs { stop: vec!["y".to_owned()], ..SamplingArgs::default() };
         fill(&preset, &mut sampling, &mut placement);
         assert_eq!(sampling.stop, ["y"]);
-        let described = described(&preset.parameters);
-        assert_eq!(described[0], ("temperature", "0.5".to_owned()));
-        assert_eq!(described.last().unwrap(), &("stop", "\"x\"".to_owned()));
     }
 }

@@ -2,10 +2,9 @@
 
 use clap::Args;
 use trine_session::device::DeviceChoice;
-use trine_session::draft::{DraftChoice, DraftOptions};
+use trine_session::draft::DraftChoice;
 
 use super::values::parse_guesses;
-use crate::settings::Settings;
 
 /// What guesses the tokens that follow, so that a step can verify several. Guesses change how fast
 /// tokens come, and never which where logits do not depend on the width of a step.
@@ -29,20 +28,4 @@ pub(crate) struct DraftArgs {
     /// bench --acceptance: 4]
     #[arg(long, value_name = "N", value_parser = parse_guesses)]
     pub(crate) drafts: Option<usize>,
-}
-
-impl DraftArgs {
-    /// Returns what is typed, or else set.
-    pub(crate) fn options(&self, set: &Settings) -> DraftOptions {
-        let Self { draft, draft_device: device, drafts } = self;
-        let usual = set.drafts();
-        DraftOptions {
-            draft: draft.as_ref().or(usual.draft.as_ref()).cloned(),
-            device: device.as_ref().or(usual.draft_device.as_ref()).cloned(),
-            depth: *drafts,
-            is_typed: draft.is_some(),
-            is_device_typed: device.is_some(),
-            origin: if draft.is_some() { None } else { set.origin("draft") },
-        }
-    }
 }

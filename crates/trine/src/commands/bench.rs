@@ -10,15 +10,12 @@ use trine_backend::Program;
 use trine_engine::{Drafter, Drafts, Engine, GUESSES_MAX};
 use trine_model::{KvType, Workload};
 use trine_session::bandwidth::Yardstick;
-use trine_session::draft::DraftChoice;
-use trine_session::draft::Drafting;
+use trine_session::draft::{DraftChoice, Drafting};
+use trine_session::energy::{Sensor, Sensors};
 use trine_session::forecast::PREFILL;
-use trine_session::library::ModelLibrary;
-use trine_session::model_source::{Source, find};
 use trine_session::npu::Done;
-use trine_session::options::Options;
-use trine_session::session::{Session, Sizes};
 use trine_session::statistics::Summary;
+use trine_session::{ModelLibrary, Options, Session, Sizes, Source, find};
 use trine_vulkan::INVARIANT_ROWS;
 
 use super::bench_choosing::{Choosing, Said};
@@ -29,13 +26,10 @@ use super::bench_runs::{Kind, Means, Round, Run, Test, one};
 use super::bench_steps::{self, StepTime};
 use crate::callbacks::tell;
 use crate::cli::BenchArgs;
-use crate::energy::{Sensor, Sensors};
 use crate::failure::usage;
 use crate::interrupt::Watch;
-use crate::options;
-use crate::output;
 use crate::settings::Settings;
-use crate::terminal;
+use crate::{options, output, terminal};
 
 /// The most sequences at once.
 const BATCH_MAX: usize = 256;
@@ -127,7 +121,7 @@ pub(crate) fn run(set: &Settings, args: BenchArgs, verbose: bool) -> Result<()> 
     }
     let mut bandwidth = yardstick(&session);
     let sensors = Sensors::find(Path::new("/sys"));
-    sensors.tell(verbose);
+    sensors.told(verbose).iter().for_each(|text| output::note(text));
     let watch = Watch::new();
     let choosing = choosing.as_ref();
     let means = Means { watch: &watch, profile: false, sensors: &sensors, choosing };
@@ -182,7 +176,7 @@ impl Guesses {
         let drafting = match &args.drafting.draft {
             None => Drafting::default(),
             Some(_) => {
-                let asked = args.drafting.options(set);
+                let asked = options::drafting(set, &args.drafting);
                 Drafting::new(&set.library, &asked, args.fetch.download(), true)?
             }
         };

@@ -367,8 +367,8 @@ mod tests {
     use super::super::bench_runs::fake::{Fake, options};
     use super::super::bench_runs::{Kind, Means, Round, Test, one};
     use super::*;
-    use crate::energy::Sensors;
     use crate::interrupt::Watch;
+    use trine_session::energy::Sensors;
 
     fn runs(acceptance: f64, batch: usize) -> Run {
         let mut sizes = options(400, batch, 64);

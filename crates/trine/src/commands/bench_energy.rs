@@ -4,9 +4,9 @@ use serde::Serialize;
 use trine_session::statistics::Summary;
 
 use super::bench_runs::{Run, Test};
-use crate::energy::Sensor;
 use crate::output;
 use crate::terminal;
+use trine_session::energy::Sensor;
 
 /// What a sensor measured in the repeats of a test.
 #[derive(Debug, Clone, Serialize)]
@@ -82,7 +82,7 @@ mod tests {
 
     use super::super::bench_runs::Kind;
     use super::*;
-    use crate::energy::{Energy, Sensors};
+    use trine_session::energy::{Energy, Sensors};
 
     /// Returns two sensors; their files are not read here.
     fn sensors() -> Vec<Sensor> {

@@ -9,11 +9,11 @@ use trine_backend::BLOCK;
 use trine_engine::{Engine, Finish, Request, Scope, SequenceId, Status, Update};
 
 use super::bench_choosing::Choosing;
-use crate::energy::{Energy, Metering, Sensors};
 use crate::failure::please_report;
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::output;
+use trine_session::energy::{Energy, Metering, Sensors};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -14,8 +14,8 @@ use trine_vulkan::capabilities::{Capabilities, DeviceKind};
 use trine_vulkan::{Choice, Description, Gpu, GpuError, TuningState};
 
 use super::finding::Finding;
-use crate::amdgpu::{self, Memory, Timeout};
 use crate::output;
+use trine_session::amdgpu::{self, Memory, Timeout};
 
 /// The advice to install a driver.
 const INSTALL: &str = "for a GPU install its Vulkan driver (Debian: libvulkan1 with mesa-vulkan-drivers for AMD and Intel, \

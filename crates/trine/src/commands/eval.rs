@@ -102,13 +102,9 @@ impl Score {
 pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
     let library = &set.library;
     let text = read_text(&args.text)?;
-    let source = find(library, Some(&args.model), args.fetch.download())?.source;
-    let against = args
-        .against
-        .as_deref()
-        .map(|name| find(library, Some(name), args.fetch.download()))
-        .transpose()?;
-    let against = against.map(|chosen| chosen.source);
+    let found = |name: &String| find(library, Some(name), args.fetch.download());
+    let source = found(&args.model)?.source;
+    let against = args.against.as_ref().map(found).transpose()?.map(|chosen| chosen.source);
     let mut settings = options::measuring(set, &args.placement, KvType::F16);
     let (bos, ids) = tokens(&source, &text, args.max_tokens)?;
     if args.max_tokens.is_some_and(|most| most < 2) {

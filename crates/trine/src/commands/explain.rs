@@ -10,18 +10,18 @@ use trine_session::device::{DeviceChoice, GpuOptions};
 use trine_session::draft::{self, Attached, Drafting};
 use trine_session::experts::Experts;
 use trine_session::forecast::PREFILL;
+use trine_session::forecast::drafts::Guessing;
 use trine_session::forecast::{PRESETS, Preset, preset};
 use trine_session::header::find_shape;
 use trine_session::library::ModelLibrary;
 use trine_session::model_source::Source;
 use trine_session::npu;
 use trine_session::options::Options;
+use trine_session::placed::drafts::{self as placed_drafts, Devices, PlacedDraft};
 use trine_session::placed::{Machine, Needs, Placed, memory_json};
 use trine_session::session::{Sizes, formats};
 use trine_vulkan::Outline;
 
-use super::explain_drafts::{self, Devices, PlacedDraft};
-use super::plan_drafts::Guessing;
 use crate::cli::{DraftArgs, ExplainArgs};
 use crate::failure::usage;
 use crate::options;
@@ -105,7 +105,7 @@ pub(crate) fn run(set: &Settings, args: ExplainArgs) -> Result<()> {
         text.push_str(&format!("\nExperts\n  {}\n", experts.text()));
     }
     if let Some((context, own, draft)) = &draft {
-        text.push_str(&explain_drafts::needs_text(draft, *context, own, &memory));
+        text.push_str(&placed_drafts::needs_text(draft, *context, own, &memory));
     }
     if args.plan {
         text.push_str(&format!(
@@ -185,7 +185,7 @@ fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()>
     let library = &set.library;
     let settings = options::chosen(set, &args.placement, KvType::F16);
     let (draft, draft_device) = (args.draft.clone(), args.draft_device.clone());
-    let typed = DraftArgs { draft, draft_device, drafts: None }.options(set);
+    let typed = options::drafting(set, &DraftArgs { draft, draft_device, drafts: None });
     let drafting = Drafting::new(library, &typed, args.fetch.unasked(), true)?;
     let name = source.name();
     let mut attached = drafting.attach(library, source, source.open(settings.quantize)?)?;
@@ -217,7 +217,7 @@ fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()>
             "kv": settings.kv,
             "placement": placed.json(&launches),
             "draft": match &own {
-                Some(own) => Some(explain_drafts::reading_json(own)),
+                Some(own) => Some(placed_drafts::reading_json(own)),
                 None => draft.as_ref().map(PlacedDraft::json),
             },
         }));
@@ -225,7 +225,7 @@ fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()>
     let before = draft
         .as_ref()
         .map(|draft| format!("{}\n{}\nModel\n", draft.beside(&placed, &settings), draft.text()));
-    let before = before.or_else(|| own.as_ref().map(explain_drafts::reading_text));
+    let before = before.or_else(|| own.as_ref().map(placed_drafts::reading_text));
     output::block(&format!(
         "{}: {} layers, {}\n\n{}{}",
         terminal::harmless(&name),

@@ -11,6 +11,7 @@ use trine_model::{KvType, Model, Workload};
 use trine_session::device::{DeviceChoice, GpuOptions};
 use trine_session::draft::{Attached, Drafting};
 use trine_session::fitting;
+use trine_session::forecast::drafts::{DraftModel, Guessing};
 use trine_session::forecast::{
     self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
     Prompt, Work,
@@ -26,7 +27,6 @@ use trine_session::tower;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::{Outline, TuningMode};
 
-use super::plan_drafts::{DraftModel, Guessing};
 use super::plan_npu::{self, NpuForecast};
 use super::plan_pictures::{self, PictureForecast};
 use super::plan_places::Places;

@@ -6,11 +6,10 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use trine_model::{Weight, names};
 use trine_session::model_source::{Source, find};
+use trine_session::quantize::{Subject, numbers};
 use trine_weights::gguf::{DataWriter, Writer};
 use trine_weights::{DType, Metadata, Tensor, fallback, quantize_tensor};
 
-use super::quantize_metadata;
-use super::quantize_subject::Subject;
 use crate::cli::QuantizeArgs;
 use crate::destination;
 use crate::interrupt::Watch;
@@ -102,7 +101,7 @@ pub(crate) fn run(set: &Settings, mut args: QuantizeArgs) -> Result<()> {
     let subject = Subject::open(&source)?;
     let targets = targets(&subject, args.dtype, args.embedding);
     let formats = targets.iter().map(|target| target.dtype).collect::<Vec<_>>();
-    let metadata = subject.metadata(&formats, args.dtype)?;
+    let metadata = subject.metadata(library, &formats, args.dtype)?;
     destination::clear(&args.output);
     destination::check_room(&args.output, targets.iter().map(Target::bytes).sum())?;
     let mut writer = Writer::new(&args.output, metadata)?;
@@ -162,7 +161,7 @@ fn targets(subject: &Subject, asked: DType, embedding: Option<DType>) -> Vec<Tar
             None => targets.push(target(subject, weight, joint, asked, embedding)),
         }
     }
-    for (name, numbers) in quantize_metadata::numbers(subject.config()) {
+    for (name, numbers) in numbers(subject.config()) {
         let (shape, holds) = (vec![numbers.len()], Holds::Numbers(numbers));
         targets.push(Target { name, shape, dtype: DType::F32, fell_back: false, holds });
     }

@@ -93,7 +93,7 @@ pub(super) fn open(
     if is_in_chat && let Some(asked) = settings.context {
         settings.context = Some(asked.min(source.open(None)?.config().context));
     }
-    let asked = args.drafting.options(set);
+    let asked = options::drafting(set, &args.drafting);
     let drafting = Drafting::new(library, &asked, args.fetch.download(), !is_in_chat)?;
     let drafting = drafting.check(&asked)?;
     let mut session =

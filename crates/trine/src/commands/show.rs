@@ -11,6 +11,7 @@ use trine_hub::{EntryState, Preset, StoreEntry};
 use trine_model::{AttentionKind, GenerationDefaults, KvType, Model};
 use trine_session::draft::{Attached, Draft, Drafting};
 use trine_session::experts::Experts;
+use trine_session::forecast::drafts::Guessing;
 use trine_session::header::find_shape;
 use trine_session::library::ModelLibrary;
 use trine_session::model_source::{Chosen, Resolved, Source, resolve};
@@ -20,7 +21,6 @@ use trine_session::vocabulary;
 use trine_weights::Tensor;
 
 use super::formats::{self, Format};
-use super::plan_drafts::Guessing;
 use super::show_draft;
 use crate::cli::{Placement, ShowArgs};
 use crate::options;

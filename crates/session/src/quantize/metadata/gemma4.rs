@@ -58,7 +58,7 @@ pub(super) fn draft_parameters(own: &AssistantConfig, entries: &mut Entries) -> 
 }
 
 /// Returns the numbers of the configuration that a file has as tensors, with their names.
-pub(crate) fn numbers(config: &Config) -> Vec<(String, Vec<f32>)> {
+pub fn numbers(config: &Config) -> Vec<(String, Vec<f32>)> {
     if !matches!(config.family, Family::Gemma4(_)) {
         return Vec::new();
     }

@@ -17,9 +17,9 @@ use trine_text::Tokenizer;
 use trine_weights::gguf::{Array, Metadata as Entries, StringArray, Value};
 use trine_weights::{Checkpoint, DType, HuggingFaceMetadata, Metadata};
 
-use crate::output;
-pub(crate) use gemma4::numbers;
-use trine_session::vocabulary;
+use crate::library::ModelLibrary;
+use crate::vocabulary;
+pub use gemma4::numbers;
 use values::{number, per_layer};
 
 /// The number of layers of the 27B model. Readers scale its scores by the hidden size per head, and
@@ -34,7 +34,12 @@ const PATTERN: usize = 6;
 /// # Errors
 /// Returns an error if the model's tokenizer cannot be read, or it is a Gemma 3n that does not
 /// scale its corrections: readers of GGUF files assume that it does.
-pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<Entries> {
+pub(super) fn for_file(
+    library: &ModelLibrary,
+    model: &Model,
+    dtypes: &[DType],
+    asked: DType,
+) -> Result<Entries> {
     if matches!(model.config().family, Family::Gemma3n(own) if !own.scales_correction) {
         bail!(
             "a GGUF file cannot say that altup_correct_scale is off; use --quantize while loading instead"
@@ -42,7 +47,7 @@ pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<
     }
     let mut entries = match model.checkpoint().metadata() {
         Metadata::Gguf(metadata) => copied(metadata),
-        Metadata::HuggingFace(files) => from_hugging_face(model, files)?,
+        Metadata::HuggingFace(files) => from_hugging_face(library, model, files)?,
     };
     formats(&mut entries, dtypes, asked);
     Ok(entries)
@@ -52,7 +57,7 @@ pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<
 ///
 /// # Errors
 /// Returns an error if its tokenizer cannot be read.
-pub(crate) fn for_draft(draft: &Assistant, dtypes: &[DType], asked: DType) -> Result<Entries> {
+pub(super) fn for_draft(draft: &Assistant, dtypes: &[DType], asked: DType) -> Result<Entries> {
     let mut entries = match draft.checkpoint().metadata() {
         Metadata::Gguf(metadata) => copied(metadata),
         Metadata::HuggingFace(files) => {
@@ -98,7 +103,7 @@ fn copied(metadata: &Entries) -> Entries {
 /// GGUF has no key for the factor on attention scores; readers derive it from the head dimension.
 /// For a model with another factor, the norm of its queries is multiplied by the quotient. The
 /// rotation that follows is linear, so the scores are the same.
-pub(crate) fn norm_factor(model: &Model, name: &str) -> f32 {
+pub(super) fn norm_factor(model: &Model, name: &str) -> f32 {
     let index = name.strip_prefix("blk.").and_then(|rest| rest.strip_suffix(".attn_q_norm.weight"));
     match index.and_then(|index| index.parse::<usize>().ok()) {
         Some(index) => {
@@ -137,7 +142,11 @@ fn named(files: &HuggingFaceMetadata, architecture: &str) -> Entries {
     entries
 }
 
-fn from_hugging_face(model: &Model, files: &HuggingFaceMetadata) -> Result<Entries> {
+fn from_hugging_face(
+    library: &ModelLibrary,
+    model: &Model,
+    files: &HuggingFaceMetadata,
+) -> Result<Entries> {
     let architecture = model.config().family.name();
     let mut entries = named(files, architecture);
     hyper_parameters(model.config(), architecture, &mut entries)?;
@@ -149,7 +158,7 @@ fn from_hugging_face(model: &Model, files: &HuggingFaceMetadata) -> Result<Entri
         let (rows, stop_ids) = (model.config().vocabulary, &defaults.stop_ids);
         tokenizer(model.checkpoint(), rows, stop_ids, files, &mut entries)?;
     } else {
-        output::warning(format!(
+        library.warn(format!(
             "{} has no tokenizer.json: the new file will serve `logits`, which takes token ids, but not text",
             files.directory.display()
         ));
@@ -470,7 +479,8 @@ mod tests {
     fn a_gemma3n_has_the_keys_of_published_files() {
         let goldens = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
         let model = Model::open(&goldens.join("gemma3n-b")).unwrap();
-        let entries = for_file(&model, &[DType::Q8_0], DType::Q8_0).unwrap();
+        let entries =
+            for_file(&ModelLibrary::default(), &model, &[DType::Q8_0], DType::Q8_0).unwrap();
         assert_eq!(entries.str("general.architecture").unwrap(), "gemma3n");
         let get = |key: &str| entries.get(&format!("gemma3n.{key}"));
         assert!(
@@ -498,7 +508,8 @@ mod tests {
         config["altup_correct_scale"] = serde_json::Value::Bool(false);
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         let model = Model::open(folder.path()).unwrap();
-        let error = for_file(&model, &[DType::Q8_0], DType::Q8_0).err().unwrap();
+        let error =
+            for_file(&ModelLibrary::default(), &model, &[DType::Q8_0], DType::Q8_0).err().unwrap();
         assert!(error.to_string().contains("altup_correct_scale"), "{error}");
     }
 

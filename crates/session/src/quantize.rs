@@ -1,4 +1,6 @@
-//! What `trine quantize` copies: a model, or a draft that reads the caches of one.
+//! What a quantised copy is made of: a model, or a draft that reads the caches of one.
+
+mod metadata;
 
 use std::path::Path;
 
@@ -6,14 +8,17 @@ use anyhow::{Result, bail};
 use trine_model::{
     Assistant, AssistantConfig, Config, Family, Model, PerLayerConfig, Values, Weight,
 };
-use trine_session::model_source::Source;
 use trine_weights::gguf::Metadata as Entries;
 use trine_weights::{Checkpoint, DType, Tensor};
 
-use super::quantize_metadata;
+use crate::library::ModelLibrary;
+use crate::model_source::Source;
+
+pub use metadata::numbers;
 
 /// The files that a copy is made of.
-pub(super) enum Subject {
+pub enum Subject {
+    /// A model.
     Model(Box<Model>),
     /// A draft, and its tensors under trine's names.
     Draft(Box<Assistant>, Vec<(Weight, Tensor)>),
@@ -24,7 +29,7 @@ impl Subject {
     ///
     /// # Errors
     /// Returns an error if the files are damaged or hold neither.
-    pub(super) fn open(source: &Source) -> Result<Self> {
+    pub fn open(source: &Source) -> Result<Self> {
         Ok(match source.open_assistant()? {
             None => Self::Model(Box::new(source.open(None)?)),
             Some(draft) => {
@@ -35,7 +40,7 @@ impl Subject {
     }
 
     /// Returns its numbers; of a draft those that it has in common with models.
-    pub(super) fn config(&self) -> &Config {
+    pub fn config(&self) -> &Config {
         match self {
             Self::Model(model) => model.config(),
             Self::Draft(draft, _) => &draft.config().config,
@@ -43,7 +48,7 @@ impl Subject {
     }
 
     /// Returns its files.
-    pub(super) fn checkpoint(&self) -> &Checkpoint {
+    pub fn checkpoint(&self) -> &Checkpoint {
         match self {
             Self::Model(model) => model.checkpoint(),
             Self::Draft(draft, _) => draft.checkpoint(),
@@ -51,7 +56,7 @@ impl Subject {
     }
 
     /// Returns all weights, in the format that they are stored in.
-    pub(super) fn weights(&self) -> Vec<Weight> {
+    pub fn weights(&self) -> Vec<Weight> {
         match self {
             Self::Model(model) => {
                 let plan = model.base_plan();
@@ -62,7 +67,7 @@ impl Subject {
     }
 
     /// Returns the tensor of a weight, as stored.
-    pub(super) fn tensor(&self, weight: &Weight) -> &Tensor {
+    pub fn tensor(&self, weight: &Weight) -> &Tensor {
         match self {
             Self::Model(model) => model.tensor(weight),
             Self::Draft(_, tensors) => {
@@ -76,10 +81,10 @@ impl Subject {
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be decoded.
-    pub(super) fn vector(&self, weight: &Weight) -> Result<Vec<f32>> {
+    pub fn vector(&self, weight: &Weight) -> Result<Vec<f32>> {
         Ok(match self {
             Self::Model(model) => {
-                let factor = quantize_metadata::norm_factor(model, &weight.name);
+                let factor = metadata::norm_factor(model, &weight.name);
                 model.vector(weight).into_iter().map(|value| value * factor).collect()
             }
             Self::Draft(..) => self.tensor(weight).to_f32()?,
@@ -87,7 +92,7 @@ impl Subject {
     }
 
     /// Returns the tokens of a draft's clusters; empty if there are none.
-    pub(super) fn ordering(&self) -> &[u32] {
+    pub fn ordering(&self) -> &[u32] {
         match self {
             Self::Model(_) => &[],
             Self::Draft(draft, _) => draft.ordering(),
@@ -97,11 +102,17 @@ impl Subject {
     /// Returns the metadata for a copy whose tensors get the formats `dtypes`, mostly `asked`.
     ///
     /// # Errors
-    /// As [`quantize_metadata::for_file`].
-    pub(super) fn metadata(&self, dtypes: &[DType], asked: DType) -> Result<Entries> {
+    /// Returns an error if the tokenizer cannot be read, or a GGUF file cannot say what the model
+    /// is.
+    pub fn metadata(
+        &self,
+        library: &ModelLibrary,
+        dtypes: &[DType],
+        asked: DType,
+    ) -> Result<Entries> {
         match self {
-            Self::Model(model) => quantize_metadata::for_file(model, dtypes, asked),
-            Self::Draft(draft, _) => quantize_metadata::for_draft(draft, dtypes, asked),
+            Self::Model(model) => metadata::for_file(library, model, dtypes, asked),
+            Self::Draft(draft, _) => metadata::for_draft(draft, dtypes, asked),
         }
     }
 
@@ -109,7 +120,7 @@ impl Subject {
     ///
     /// # Errors
     /// Returns an error if it does not; then the file is removed.
-    pub(super) fn check_written(&self, path: &Path) -> Result<()> {
+    pub fn check_written(&self, path: &Path) -> Result<()> {
         let agree = match self {
             Self::Model(model) => are_same(Model::open(path)?.config(), model.config()),
             Self::Draft(draft, _) => {

@@ -22,14 +22,13 @@ use trine_hub::{
 use trine_server::{
     Catalog, Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
 };
-use trine_session::embedded::Embedded;
-use trine_session::model_source::{Chosen, Resolved, Source, resolve_model};
-use trine_session::suiting::Suited;
 
+use crate::embedded::Embedded;
 use crate::failure::usage;
+use crate::model_source::{Chosen, Resolved, Source, resolve_model};
+use crate::suiting::Suited;
 
-pub(super) use files::{digest, stamp};
-pub(super) use presets::laid;
+pub(super) use {files::digest, files::stamp, presets::laid};
 
 /// Room for presets while clients make them: what users of this machine make counts and is not
 /// bound.
@@ -38,7 +37,7 @@ const PRESETS: PresetRoom = PresetRoom { count: 1000, bytes: 64 << 20 };
 const ANY: &str = "*";
 
 /// The mapping from names to models.
-pub(super) enum Names {
+pub enum Names {
     /// The models of the command line, the default one first.
     Fixed(Vec<Served>),
     /// The model of the settings, the one inside the program, and those of the store.
@@ -47,14 +46,15 @@ pub(super) enum Names {
 
 /// A model of the command line.
 #[derive(Debug, Clone)]
-pub(super) struct Served {
+pub struct Served {
     /// The name that is listed.
-    pub(super) name: String,
+    pub name: String,
     /// The name of the model. Entries with the same name share the loaded model.
-    pub(super) model: String,
-    pub(super) source: Source,
+    pub model: String,
+    /// Its files.
+    pub source: Source,
     /// What a preset adds to the model, if the name is that of a preset.
-    pub(super) laid: Option<Arc<Laid>>,
+    pub laid: Option<Arc<Laid>>,
 }
 
 impl Served {
@@ -83,7 +83,7 @@ impl Served {
 }
 
 /// The store, and further names for its models.
-pub(super) struct Shop {
+pub struct Shop {
     hub: Hub,
     aliases: Vec<(String, String)>,
     /// Models outside of the store, each under the name of its alias.
@@ -99,7 +99,7 @@ impl Names {
     ///
     /// # Errors
     /// Returns an error if two models would have the same name, or an alias names no model.
-    pub(super) fn fixed(
+    pub fn fixed(
         models: Vec<Served>,
         aliases: &[(String, String)],
         open: impl Fn(&str) -> Result<Served>,
@@ -138,7 +138,7 @@ impl Names {
     ///
     /// # Errors
     /// Returns an error if an alias names no model, or two models would have the same name.
-    pub(super) fn store(
+    pub fn store(
         hub: Hub,
         default: Option<Served>,
         aliases: &[(String, String)],

@@ -11,13 +11,13 @@ const BYTES_MAX: u64 = 128;
 
 /// A sensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Sensor {
+pub struct Sensor {
     /// What it measures, for people: the device and where the number is from.
-    pub(crate) name: String,
+    pub name: String,
     /// The file that is read.
-    pub(crate) file: PathBuf,
+    pub file: PathBuf,
     /// What the file holds.
-    pub(crate) method: Method,
+    pub method: Method,
     /// A file, and what it has to hold for the number to mean anything.
     #[serde(skip)]
     pub(super) condition: Option<(PathBuf, &'static str)>,
@@ -26,7 +26,7 @@ pub(crate) struct Sensor {
 /// What the file of a sensor holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Method {
+pub enum Method {
     /// Energy in microjoules since some time. A counter that has reached `range` begins at 0 again;
     /// one without `range` never does.
     Counter {

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// PCI vendor number of AMD.
-pub(crate) const VENDOR: u32 = 0x1002;
+pub const VENDOR: u32 = 0x1002;
 /// The most bytes that are read of a file; no file that is read here is longer.
 const BYTES_MAX: u64 = 4096;
 
 /// When the driver resets a GPU that does not finish a submission: `amdgpu.lockup_timeout`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Timeout {
+pub enum Timeout {
     /// Not set. The kernel's own default for compute was first no timeout, then 60 s, then 10 s,
     /// and has been 2 s since.
     Default,
@@ -32,7 +32,7 @@ pub(crate) enum Timeout {
 
 /// Returns the driver's timeout for compute; `None` if the driver is not loaded or does not report
 /// it. `sys` is the path of `/sys`.
-pub(crate) fn timeout(sys: &Path) -> Option<Timeout> {
+pub fn timeout(sys: &Path) -> Option<Timeout> {
     let text = read(&sys.join("module/amdgpu/parameters/lockup_timeout"))?;
     Some(parse_timeout(&text))
 }
@@ -84,16 +84,16 @@ fn parse_number(text: &str) -> Option<i64> {
 
 /// The memory that a GPU may use, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// The part of the machine's memory that the GPU may map: the GTT.
-    pub(crate) shared: u64,
+    pub shared: u64,
     /// The GPU's own memory; for an integrated GPU, what the firmware set aside.
-    pub(crate) own: u64,
+    pub own: u64,
 }
 
 /// Returns the memory of the first GPU with these PCI numbers; `None` if the system does not report
 /// it.
-pub(crate) fn memory(sys: &Path, vendor: u32, device: u32) -> Option<Memory> {
+pub fn memory(sys: &Path, vendor: u32, device: u32) -> Option<Memory> {
     let number = |folder: &Path, name: &str| {
         let value = parse_number(&read(&folder.join(name))?)?;
         u64::try_from(value).ok()

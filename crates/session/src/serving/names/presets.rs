@@ -6,7 +6,7 @@ use trine_server::{Preset as Laid, SamplingChanges};
 use crate::preset;
 
 /// Returns what the server adds to a model for a preset.
-pub(in crate::commands) fn laid(preset: &Preset) -> Laid {
+pub(in crate::serving) fn laid(preset: &Preset) -> Laid {
     let parameters = &preset.parameters;
     let number = |value: Option<f64>| value.map(|value| value as f32);
     let count = |value: Option<u32>| value.map(|value| value as usize);

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use trine_session::model_source::Source;
+use crate::model_source::Source;
 
 use sha2::{Digest, Sha256};
 
@@ -19,7 +19,7 @@ const SAMPLE_BYTES: u64 = 16 << 10;
 
 /// Returns 64 hexadecimal digits that identify the files of a model: the SHA-256 of their names,
 /// lengths and samples. Files of gigabytes are not read for it. A model inside the program is.
-pub(in crate::commands) fn digest(source: &Source) -> String {
+pub(in crate::serving) fn digest(source: &Source) -> String {
     let mut hash = Sha256::new();
     let files = files(source);
     if let Source::Embedded(model) = source {
@@ -60,7 +60,7 @@ fn sample(hash: &mut Sha256, path: &Path, samples: u64) -> std::io::Result<()> {
 }
 
 /// Returns a number that changes with the files of a model.
-pub(in crate::commands) fn stamp(source: &Source) -> u64 {
+pub(in crate::serving) fn stamp(source: &Source) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in files(source) {
         path.hash(&mut hasher);

@@ -16,17 +16,16 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use self::find::Search;
-pub(crate) use self::meter::{Energy, Metering};
-pub(crate) use self::sensor::Sensor;
+pub use self::meter::{Energy, Metering};
+pub use self::sensor::Sensor;
 use self::sensor::{ReadText, read};
-use crate::output;
 
 /// All counters of RAPL.
 const COUNTERS: &str = "/sys/class/powercap/*/energy_uj";
 
 /// The sensors of a machine.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sensors {
+pub struct Sensors {
     sensors: Vec<Sensor>,
     /// Files of sensors that this user may not read.
     denied: Vec<PathBuf>,
@@ -34,7 +33,7 @@ pub(crate) struct Sensors {
 
 impl Sensors {
     /// Finds the sensors that can be read. `sys` is the path of `/sys`.
-    pub(crate) fn find(sys: &Path) -> Self {
+    pub fn find(sys: &Path) -> Self {
         Self::find_by(sys, &read)
     }
 
@@ -45,21 +44,19 @@ impl Sensors {
     }
 
     /// Returns the sensors.
-    pub(crate) fn list(&self) -> &[Sensor] {
+    pub fn list(&self) -> &[Sensor] {
         &self.sensors
     }
 
     /// Begins to measure; `None` if there is nothing to read.
-    pub(crate) fn start(&self) -> Option<Metering> {
+    pub fn start(&self) -> Option<Metering> {
         Metering::start(&self.sensors)
     }
 
-    /// Says what is not measured and why: once if a part is missing, with `verbose` also if
-    /// everything is.
-    pub(crate) fn tell(&self, verbose: bool) {
-        if let Some(text) = self.missing().filter(|_| verbose || !self.sensors.is_empty()) {
-            output::note(&text);
-        }
+    /// Says what is not measured and why: if a part is missing, with `verbose` also if everything
+    /// is.
+    pub fn told(&self, verbose: bool) -> Option<String> {
+        self.missing().filter(|_| verbose || !self.sensors.is_empty())
     }
 
     /// Returns a line about what is not measured, if there is anything to say.

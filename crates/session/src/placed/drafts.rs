@@ -1,31 +1,35 @@
-//! The devices of `trine explain --device`, and the draft model on them beside the model.
+//! Devices, and a draft model on them beside its model, before anything is loaded.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use trine_backend::LayerChoice;
 use trine_backend::{Demand, Memory, MemoryKind, Placement, placement};
 use trine_model::{Plan, Weight, names};
-use trine_session::device::{Opened, layer_choice};
-use trine_session::draft::{self, Draft};
-use trine_session::options::Options;
-use trine_session::placed::{Machine, Placed};
-use trine_session::session::formats;
 use trine_vulkan::VulkanDevice;
 
-use super::plan_drafts::Guessing;
-use crate::output;
-use crate::terminal;
+use crate::device::{Opened, layer_choice};
+use crate::draft::{self, Draft};
+use crate::forecast::drafts::Guessing;
+use crate::options::Options;
+use crate::placed::{Machine, Placed};
+use crate::session::formats;
+use crate::words;
 
 /// Where a model and its draft model would run.
-pub(super) enum Devices {
+pub enum Devices {
     /// On devices of this machine; the draft model may have one of its own.
-    Here { opened: Opened, own: Option<Box<Opened>> },
+    Here {
+        /// Those of the model.
+        opened: Opened,
+        /// That of the draft model.
+        own: Option<Box<Opened>>,
+    },
     /// On another machine.
     Elsewhere(Box<Machine>),
 }
 
 /// A draft model on its device before it is loaded.
-pub(super) struct PlacedDraft {
+pub struct PlacedDraft {
     name: String,
     formats: String,
     layers: usize,
@@ -39,7 +43,7 @@ impl Devices {
     ///
     /// # Errors
     /// Returns an error if it has no room.
-    pub(super) fn place(
+    pub fn place(
         &self,
         plan: &Plan,
         settings: &Options,
@@ -63,7 +67,7 @@ impl Devices {
     ///
     /// # Errors
     /// Returns an error if it has no room.
-    pub(super) fn place_draft(
+    pub fn place_draft(
         &self,
         draft: &Draft,
         settings: &Options,
@@ -89,7 +93,7 @@ impl Devices {
                 found.with_context(|| {
                     format!(
                         "the draft model {} has no room there; --draft ngram needs no model",
-                        terminal::harmless(&draft.source.name())
+                        words::harmless(&draft.source.name())
                     )
                 })?
             }
@@ -146,10 +150,10 @@ fn here(opened: &Opened, placement: Placement, demand: &Demand) -> Placed {
 
 impl PlacedDraft {
     /// Returns its placement, for people.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         format!(
             "Draft {}: {} layers, {}\n{}\n",
-            terminal::harmless(&self.name),
+            words::harmless(&self.name),
             self.layers,
             self.formats,
             self.placed.placement()
@@ -157,7 +161,7 @@ impl PlacedDraft {
     }
 
     /// Says whether both fit, with what each device has for them.
-    pub(super) fn beside(&self, model: &Placed, settings: &Options) -> String {
+    pub fn beside(&self, model: &Placed, settings: &Options) -> String {
         let (own, others) = (self.placed.placement(), model.placement());
         let mut devices: Vec<(&str, u64, Option<u64>)> = Vec::new();
         // What was free before the draft model comes first.
@@ -169,10 +173,10 @@ impl PlacedDraft {
             }
         }
         let lines = devices.iter().map(|(device, bytes, free)| {
-            let device = terminal::harmless(device);
-            let bytes = output::bytes(*bytes);
+            let device = words::harmless(device);
+            let bytes = words::bytes(*bytes);
             match free {
-                Some(free) => format!("{bytes} of {} free on {device}", output::bytes(*free)),
+                Some(free) => format!("{bytes} of {} free on {device}", words::bytes(*free)),
                 None => format!("{bytes} on {device}"),
             }
         });
@@ -206,13 +210,13 @@ impl PlacedDraft {
     }
 
     /// Says what the draft model takes where the model has no room.
-    pub(super) fn taking(&self) -> String {
+    pub fn taking(&self) -> String {
         let bytes = self.placed.placement().all_parts().map(|part| part.memory.total()).sum();
         draft::taking(&self.name, bytes, "the memory")
     }
 
     /// Returns it for programs.
-    pub(super) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         json!({ "model": self.name, "placement": self.placed.json(&[]) })
     }
 }
@@ -222,14 +226,14 @@ fn is_on_gpu(kind: MemoryKind) -> bool {
 }
 
 /// Returns the memory of a draft model, and that of both, as lines below the model's own.
-pub(super) fn needs_text(draft: &Guessing, context: usize, own: &Memory, model: &Memory) -> String {
+pub fn needs_text(draft: &Guessing, context: usize, own: &Memory, model: &Memory) -> String {
     let at = match draft.joined {
         None => format!("at a context of {context}"),
         Some(_) => "which reads the model's KV cache".to_owned(),
     };
     let mut text = format!(
         "\nMemory of the draft model {}: {} layers, {}, {at}\n",
-        terminal::harmless(&draft.name),
+        words::harmless(&draft.name),
         draft.layers,
         draft.formats.join(" "),
     );
@@ -240,7 +244,7 @@ pub(super) fn needs_text(draft: &Guessing, context: usize, own: &Memory, model: 
         ("activations", own.scratch),
         ("of model and draft", own.total() + model.total()),
     ] {
-        text.push_str(&format!("  {what:<24} {:>12}\n", output::bytes(bytes)));
+        text.push_str(&format!("  {what:<24} {:>12}\n", words::bytes(bytes)));
     }
     text
 }
@@ -252,18 +256,18 @@ fn weight_bytes(draft: &Guessing) -> u64 {
 }
 
 /// Says of a draft that reads the model's caches what it takes where the model is.
-pub(super) fn reading_text(draft: &Guessing) -> String {
+pub fn reading_text(draft: &Guessing) -> String {
     format!(
         "Draft {}: {} layers, {}, as a part of the model, {} of its weights\n\n",
-        terminal::harmless(&draft.name),
+        words::harmless(&draft.name),
         draft.layers,
         draft.formats.join(" "),
-        output::bytes(weight_bytes(draft))
+        words::bytes(weight_bytes(draft))
     )
 }
 
 /// Returns the same for programs.
-pub(super) fn reading_json(draft: &Guessing) -> Value {
+pub fn reading_json(draft: &Guessing) -> Value {
     json!({
         "model": draft.name,
         "layers": draft.layers,

@@ -2,11 +2,11 @@
 
 use std::sync::OnceLock;
 
+use crate::library::ModelLibrary;
+use crate::suiting::Suited;
 use trine_hub::catalog::{self, CatalogModel};
 use trine_hub::{EntryState, StoreEntry};
 use trine_server::{Catalog, Offer, OfferState};
-use trine_session::library::ModelLibrary;
-use trine_session::suiting::Suited;
 
 /// This machine as it was measured once.
 #[derive(Debug, Default)]

@@ -13,11 +13,11 @@ const WATTS_MAX: f64 = 1e5;
 
 /// What sensors measured.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Energy {
+pub struct Energy {
     /// The seconds between the first and the last sample.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// The joules by each sensor, in their order; `None` if it failed.
-    pub(crate) joules: Vec<Option<f64>>,
+    pub joules: Vec<Option<f64>>,
 }
 
 /// The energy by one sensor so far.
@@ -94,7 +94,7 @@ fn joules_between(before: u64, now: u64, range: Option<u64>) -> Option<f64> {
 
 /// Sensors that are being read, on a thread named `energy`. Dropping it ends the thread.
 #[derive(Debug)]
-pub(crate) struct Metering {
+pub struct Metering {
     stop: Sender<()>,
     thread: JoinHandle<Energy>,
 }
@@ -121,7 +121,7 @@ impl Metering {
     }
 
     /// Takes the last sample and returns what was measured.
-    pub(crate) fn stop(self) -> Option<Energy> {
+    pub fn stop(self) -> Option<Energy> {
         // An error means that the thread has ended already, which `join` tells too.
         let _ = self.stop.send(());
         self.thread.join().ok()

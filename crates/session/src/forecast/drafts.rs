@@ -4,39 +4,34 @@ use anyhow::Result;
 use serde_json::json;
 use trine_backend::Memory;
 use trine_model::{Ends, KvType, Model, Plan, Weight, Workload, names};
-use trine_session::draft::Draft;
-use trine_session::forecast::{Passes, Work};
-use trine_session::model_source::Source;
-use trine_session::placed::{Needs, memory_json};
-use trine_session::session::formats_of;
 
-use crate::output;
-use crate::terminal;
+use crate::draft::Draft;
+use crate::forecast::{Passes, Work};
+use crate::model_source::Source;
+use crate::placed::{Needs, memory_json};
+use crate::session::formats_of;
+use crate::words;
 
 /// The Plans of a draft model.
-pub(super) struct Guessing {
+pub struct Guessing {
     /// Its name.
-    pub(super) name: String,
+    pub name: String,
     /// Its layers.
-    pub(super) layers: usize,
+    pub layers: usize,
     /// The formats of its matrices.
-    pub(super) formats: Vec<String>,
+    pub formats: Vec<String>,
     /// One guess.
-    pub(super) guess: Plan,
+    pub guess: Plan,
     /// The most positions that it guesses in; `None` for as many as the model has.
-    pub(super) most: Option<usize>,
+    pub most: Option<usize>,
     /// The Plan of the model, which it is a goal of, if it reads the model's caches.
-    pub(super) joined: Option<Plan>,
+    pub joined: Option<Plan>,
 }
 
 impl Guessing {
     /// Returns those of a draft model, or of the one that reads a model's caches, if there is
     /// either.
-    pub(super) fn of(
-        draft: Option<&Draft>,
-        reading: Option<&Source>,
-        model: &Model,
-    ) -> Option<Self> {
+    pub fn of(draft: Option<&Draft>, reading: Option<&Source>, model: &Model) -> Option<Self> {
         if let Some(Draft { source, model }) = draft {
             let (guess, config) = (model.plan(), model.config());
             return Some(Self {
@@ -63,13 +58,13 @@ impl Guessing {
     }
 
     /// Returns the positions that it guesses in, of `context`.
-    pub(super) fn within(&self, context: usize) -> usize {
+    pub fn within(&self, context: usize) -> usize {
         self.most.map_or(context, |most| most.min(context))
     }
 
     /// Returns the memory that it takes for `sequences` sequences of `context` positions beside a
     /// model with the Plan `model`, in whose steps there is room for `rows` guesses.
-    pub(super) fn memory(
+    pub fn memory(
         &self,
         model: &Plan,
         (sequences, context): (usize, usize),
@@ -90,12 +85,12 @@ impl Guessing {
 }
 
 /// A model that guesses, in a forecast.
-pub(super) struct DraftModel {
+pub struct DraftModel {
     /// Its name.
-    pub(super) name: String,
+    pub name: String,
     formats: Vec<String>,
     /// The most positions that it guesses in; `None` for as many as the model has.
-    pub(super) most: Option<usize>,
+    pub most: Option<usize>,
     /// The sequences and the positions of each for which its memory is given.
     sizes: (usize, usize),
     memory: Memory,
@@ -109,7 +104,7 @@ impl DraftModel {
     ///
     /// # Errors
     /// Returns an error if the machine cannot run a guess.
-    pub(super) fn new(
+    pub fn new(
         guessing: &Guessing,
         passes: Passes<'_>,
         (sequences, context): (usize, usize),
@@ -129,7 +124,7 @@ impl DraftModel {
     }
 
     /// Returns it for programs.
-    pub(super) fn json(&self) -> serde_json::Value {
+    pub fn json(&self) -> serde_json::Value {
         json!({
             "model": self.name,
             "formats": self.formats,
@@ -142,21 +137,21 @@ impl DraftModel {
     }
 
     /// Returns it for people.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let Memory { weights, caches, scratch, .. } = self.memory;
         format!(
             "{}: {}; a guess reads {} of weights and takes {} operations in {} launches\n\
              its memory for {} of {}: {} of weights, {} of KV cache, {} of activations\n",
-            terminal::harmless(&self.name),
+            words::harmless(&self.name),
             self.formats.join(" "),
-            output::bytes(self.guess.weight_bytes),
-            output::count(self.guess.product_operations),
+            words::bytes(self.guess.weight_bytes),
+            words::count(self.guess.product_operations),
             self.guess.launches,
-            output::counted(self.sizes.0, "request"),
-            output::counted(self.sizes.1, "token"),
-            output::bytes(weights),
-            output::bytes(caches),
-            output::bytes(scratch),
+            words::counted(self.sizes.0, "request"),
+            words::counted(self.sizes.1, "token"),
+            words::bytes(weights),
+            words::bytes(caches),
+            words::bytes(scratch),
         )
     }
 }
