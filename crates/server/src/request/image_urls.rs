@@ -470,7 +470,7 @@ pub(crate) mod tests {
         let told = |from: &str, location: &str| next(from, location).unwrap_err().to_string();
         let begin = "https://example.com/a redirects to the host";
         for (location, expected) in [
-            ("http://example.com/c", "example.com: an encrypted connection is not given up"),
+            ("http://example.com/c", "example.com: a redirect from https to http"),
             ("https://evil.org/", "evil.org, which --allow-image-urls does not name"),
             ("http://169.254.169.254/", "169.254.169.254, which"),
             ("https://cdn.example.com:22/", "cdn.example.com:22, which"),
