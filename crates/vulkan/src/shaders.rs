@@ -1,8 +1,6 @@
 //! The compiled shaders: `cargo xtask shaders` makes them, and the list of them, from
 //! `shaders/*.comp` and `shaders/variants.toml`.
 
-use crate::pack::Format;
-
 /// A compiled shader by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shader(pub &'static str);
@@ -11,17 +9,17 @@ const SHADERS: &[(&str, &[u8])] = &include!("../shaders/spv/list.inc");
 
 impl Shader {
     /// Returns a kernel's shader for a format of weights, or `None` if it has none for it.
-    pub(crate) fn of(kernel: &str, format: Format) -> Option<Self> {
+    pub(crate) fn of(kernel: &str, format: &str) -> Option<Self> {
         let suffix = |name: &'static str| name.strip_prefix(kernel)?.strip_prefix('_');
-        Self::all().find(|shader| suffix(shader.0) == Some(format.name()))
+        Self::all().find(|shader| suffix(shader.0) == Some(format))
     }
 
     /// Returns the shader of a kernel that takes all formats of matrices.
     ///
     /// # Panics
-    /// If the format is [`Format::F16Fragments`], which only products of many rows take.
-    pub(crate) fn of_matrix(kernel: &str, format: Format) -> Self {
-        Self::of(kernel, format).unwrap_or_else(|| panic!("{kernel} of {}", format.name()))
+    /// If the format is that of fragments, which only products of many rows take.
+    pub(crate) fn of_matrix(kernel: &str, format: &str) -> Self {
+        Self::of(kernel, format).unwrap_or_else(|| panic!("{kernel} of {format}"))
     }
 
     /// Returns its SPIR-V.

@@ -87,7 +87,7 @@ impl EmbedLaunch {
     ) -> Result<Dispatch, GpuError> {
         let quads = self.table.columns.div_ceil(4) as u32;
         let local = quads.next_power_of_two().clamp(32, LOCAL_MAX);
-        let shader = Shader::of_matrix("embed", self.table.format);
+        let shader = Shader::of_matrix("embed", self.table.format.name());
         let key = KernelKey { shader, constants: vec![local], subgroup: None };
         let planes = self.table.planes;
         let Extent { rows, .. } = self.extent;

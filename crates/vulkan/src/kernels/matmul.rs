@@ -133,7 +133,7 @@ fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
         MatmulShape::Tile(_) if format.is_float() => "matmul_float",
         MatmulShape::Tile(_) => "matmul_dot",
     };
-    Shader::of(kernel, format)
+    Shader::of(kernel, format.name())
 }
 
 impl MatmulLaunch<'_> {

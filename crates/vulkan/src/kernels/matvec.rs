@@ -422,7 +422,7 @@ impl ProductLaunch for MatvecLaunch<'_> {
         };
         Ok(Layout {
             kernel: KernelKey {
-                shader: Shader::of_matrix("matvec", self.0.matrix.format),
+                shader: Shader::of_matrix("matvec", self.0.matrix.format.name()),
                 constants: self.constants(shape, subgroup).list(),
                 subgroup: Some(subgroup),
             },

@@ -117,7 +117,7 @@ fn sizes(kind: DeviceKind) -> &'static [Sizes] {
 /// Returns whether the kernel can multiply with a matrix of `columns` columns, with a norm before
 /// or without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
-    Shader::of("stream", format).is_some()
+    Shader::of("stream", format.name()).is_some()
         && columns.is_multiple_of(SCALE_BLOCK)
         && StreamShape::suited(capabilities, format, columns, norm).is_some()
 }
@@ -336,7 +336,7 @@ impl ProductLaunch for StreamLaunch<'_> {
             let subgroups = local / subgroup;
             let staged =
                 staged_blocks(format, blocks, subgroups, norms, capabilities.shared_bytes)?;
-            Some((Shader::of("stream", format)?, subgroup, staged))
+            Some((Shader::of("stream", format.name())?, subgroup, staged))
         });
         let Some((shader, subgroup, staged)) = found else {
             return Err(no_room(capabilities, &shape, label));

@@ -72,8 +72,8 @@ fn scales_and_minima(packed: &[u8]) -> [u8; 16] {
 }
 
 /// Returns the words of fifth bits of eight runs: bit r of byte 4k + b of the source is bit k of
-/// byte b of word r. So for each b, eight bytes of eight bits are transposed: first two by two, then
-/// four by four, then all.
+/// byte b of word r. So for each b, eight bytes of eight bits are transposed: first two by two,
+/// then four by four, then all.
 fn fifth_bits(source: &[[u8; 16]]) -> [u8; 32] {
     let mut out = [0; 32];
     for byte in 0..4 {

@@ -5,8 +5,8 @@ use trine_weights::DType;
 use super::magnitudes::Magnitudes;
 use super::planes::{PlaneBytes, PlanesMut};
 
-/// What a format is on the device. `docs/decisions/073-a-weight-format-is-a-page.md` says how one is
-/// added.
+/// What a format is on the device. `docs/decisions/073-a-weight-format-is-a-page.md` says how one
+/// is added.
 pub(super) struct Page {
     /// Its part of the names of shaders.
     pub(super) name: &'static str,

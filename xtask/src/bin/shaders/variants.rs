@@ -47,7 +47,7 @@ pub(crate) struct Variant {
     /// The lists of formats of weights, by name, for each of whose formats there is a shader. The
     /// format's name follows the shader's, and is `FORMAT`, also in the paths of included files.
     #[serde(default)]
-    formats: Vec<String>,
+    pub(crate) formats: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]

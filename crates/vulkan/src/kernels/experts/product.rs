@@ -284,7 +284,7 @@ impl ExpertsLaunch {
         let subgroup = subgroup.ok_or_else(|| no_room(capabilities, &shape, label))?;
         let mut constants = launch.constants(shape, subgroup).list();
         constants.extend([self.shared as u32, u32::from(grouping.is_sorted())]);
-        let shader = Shader::of_matrix("experts", matrix.format);
+        let shader = Shader::of_matrix("experts", matrix.format.name());
         let kernel = gpu.kernel(&KernelKey { shader, constants, subgroup: Some(subgroup) })?;
         let tiles = launch.workgroups(shape, capabilities.groups[0]);
         Ok(Dispatch {

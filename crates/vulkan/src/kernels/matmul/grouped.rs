@@ -72,8 +72,8 @@ struct Args {
 /// Returns the shader of a kernel and a format, or `None` if there is no such kernel.
 fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
     match shape {
-        MatmulShape::Direct(_) => Shader::of("experts_direct", format),
-        MatmulShape::Matrix(_) => Shader::of("experts_matrix", format),
+        MatmulShape::Direct(_) => Shader::of("experts_direct", format.name()),
+        MatmulShape::Matrix(_) => Shader::of("experts_matrix", format.name()),
         _ => None,
     }
 }
