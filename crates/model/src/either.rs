@@ -8,8 +8,9 @@
 use crate::goal::Goal;
 use crate::plan::{BufferId, Plan, WeightId};
 
-/// Joins two Plans that begin with the same steps, over the same caches: a Plan
-/// whose first outputs are the main ones, and whose second are hidden states. Weights are the same if they have one name.
+/// Joins two Plans that begin with the same steps, over the same caches: a Plan whose first outputs
+/// are the main ones, and whose second are hidden states. Weights are the same if they have one
+/// name.
 ///
 /// Returns `None` if the Plans have different inputs or caches, or differ up to the last step that
 /// writes a cache. Both ends may read caches.
