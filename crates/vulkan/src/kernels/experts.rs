@@ -92,6 +92,11 @@ impl<H: Handles> ChoiceLaunch<H> {
             extent: by.extent(self.extent, self.logits),
         }
     }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        "choose experts"
+    }
 }
 
 /// ChoiceArgs of the shaders.
@@ -189,6 +194,11 @@ impl<H: Handles> SortLaunch<H> {
             extent: by.extent(self.extent, self.chosen),
         }
     }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        "sort by expert"
+    }
 }
 
 #[repr(C)]
@@ -277,6 +287,11 @@ impl<H: Handles> GatherLaunch<H> {
             operand: by.operand(Role::Write, self.operand),
             extent: by.extent(self.extent, self.source),
         }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        "gather by expert"
     }
 }
 

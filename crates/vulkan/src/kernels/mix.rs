@@ -56,6 +56,11 @@ impl<H: Handles> MixLaunch<H> {
             extent: by.extent(self.extent, self.streams[0].input),
         }
     }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        "mix"
+    }
 }
 
 #[repr(C)]

@@ -186,29 +186,16 @@ impl Emitter<'_> {
     /// Adds the dispatches of a launch.
     pub(super) fn node(&self, node: &Node, out: &mut Vec<Dispatch>) -> Result<(), GpuError> {
         let at = &mut At { emitter: self, rows: node.rows };
-        let (gpu, label, step) = (self.compiler, &node.label[..], node.step);
-        let dispatch = match &node.work {
-            Work::Embed(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Rows(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Elements(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Sum(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Mix(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Route(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Choose(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::ChooseRouted(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Sort(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Gather(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Experts(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Clusters(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Heads(launch) => launch.visit(at).dispatch(gpu, label, step)?,
-            Work::Attend(work) => self.attend(node, work)?,
-            Work::Product(work) => return self.product(node, work, out),
-            Work::Lent(work) => match self.lent(node, work)? {
-                Some(dispatch) => dispatch,
-                None => return Ok(()),
-            },
-        };
-        out.push(dispatch);
+        if let Some(dispatch) = node.work.dispatch(at, self.compiler, &node.label, node.step) {
+            out.push(dispatch?);
+            return Ok(());
+        }
+        match &node.work {
+            Work::Attend(work) => out.push(self.attend(node, work)?),
+            Work::Product(work) => self.product(node, work, out)?,
+            Work::Lent(work) => out.extend(self.lent(node, work)?),
+            _ => unreachable!("{} is described by its kernel", node.label),
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! and writes a new one with the same [`Home`]. References to values say in which form they are, so
 //! a launch can only name a form that exists.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use trine_model::{CacheId, Claim, Rows, Scratch, WeightId, Width};
@@ -15,6 +16,9 @@ pub(super) use super::values::{Form, Home, Ids, Made, OperandValue, Touch, Value
 use super::values::{read, touch, write};
 use crate::capabilities::Capabilities;
 use crate::chain;
+use crate::compiler::Compiler;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
 use crate::kernels::attention::{AttendUnits, Attention, Fused};
 use crate::kernels::elements::ElementsLaunch;
 use crate::kernels::embed::EmbedLaunch;
@@ -22,7 +26,7 @@ use crate::kernels::experts::clusters::ClustersLaunch;
 use crate::kernels::experts::product::ExpertsLaunch;
 use crate::kernels::experts::router::RouterLaunch;
 use crate::kernels::experts::{ChoiceLaunch, GatherLaunch, SortLaunch};
-use crate::kernels::handles::{Look, Seen};
+use crate::kernels::handles::{Addresses, Look, Seen, Visitor};
 use crate::kernels::heads::{Factors, HeadsLaunch, Stored};
 use crate::kernels::mix::MixLaunch;
 use crate::kernels::operand::{FRAGMENT_ROWS, OperandKind};
@@ -83,25 +87,69 @@ pub(super) struct AttendWork {
     pub(super) kernel: AttendKernel,
 }
 
-/// One launch.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Work {
-    Embed(EmbedLaunch<Ids>),
-    Rows(RowsLaunch<Ids>),
-    Elements(ElementsLaunch<Ids>),
-    Sum(SumLaunch<Ids>),
-    Mix(MixLaunch<Ids>),
-    Route(RouteLaunch<Ids>),
-    Heads(HeadsLaunch<Ids>),
-    Attend(AttendWork),
-    Product(ProductWork),
-    Choose(ChoiceLaunch<Ids>),
-    ChooseRouted(RouterLaunch<Ids>),
-    Sort(SortLaunch<Ids>),
-    Gather(GatherLaunch<Ids>),
-    Experts(ExpertsLaunch<Ids>),
-    Clusters(ClustersLaunch<Ids>),
-    Lent(LentWork),
+/// Makes [`Work`] of launches that are described by their kernels.
+macro_rules! launches {
+    ($($kind:ident($launch:ident),)*) => {
+        /// One launch.
+        #[derive(Debug, Clone, PartialEq)]
+        pub(super) enum Work {
+            $($kind($launch<Ids>),)*
+            Attend(AttendWork),
+            Product(ProductWork),
+            Lent(LentWork),
+        }
+
+        impl Work {
+            /// Passes each operand of a launch that its kernel describes to `see`.
+            pub(super) fn visit(&self, see: &mut dyn FnMut(Seen<'_, Ids>)) {
+                match self {
+                    $(Work::$kind(launch) => _ = launch.visit(&mut Look(see)),)*
+                    Work::Attend(_) | Work::Product(_) | Work::Lent(_) => {}
+                }
+            }
+
+            /// Returns what is launched, if its kernel says it.
+            pub(super) fn kernel_name(&self) -> Option<String> {
+                match self {
+                    $(Work::$kind(launch) => Some(Cow::from(launch.name()).into_owned()),)*
+                    Work::Attend(_) | Work::Product(_) | Work::Lent(_) => None,
+                }
+            }
+
+            /// Returns the dispatch of a launch that its kernel describes, over the addresses that
+            /// `by` gives.
+            pub(super) fn dispatch(
+                &self,
+                by: &mut impl Visitor<Ids, Addresses>,
+                gpu: &dyn Compiler,
+                label: &str,
+                step: usize,
+            ) -> Option<Result<Dispatch, GpuError>> {
+                match self {
+                    $(Work::$kind(launch) => {
+                        Some(launch.visit(by).dispatch(gpu, label, step))
+                    })*
+                    Work::Attend(_) | Work::Product(_) | Work::Lent(_) => None,
+                }
+            }
+        }
+    };
+}
+
+launches! {
+    Embed(EmbedLaunch),
+    Rows(RowsLaunch),
+    Elements(ElementsLaunch),
+    Sum(SumLaunch),
+    Mix(MixLaunch),
+    Route(RouteLaunch),
+    Heads(HeadsLaunch),
+    Choose(ChoiceLaunch),
+    ChooseRouted(RouterLaunch),
+    Sort(SortLaunch),
+    Gather(GatherLaunch),
+    Experts(ExpertsLaunch),
+    Clusters(ClustersLaunch),
 }
 
 /// `norm(source)`.
@@ -136,27 +184,6 @@ impl AttendWork {
 }
 
 impl Work {
-    /// Passes each operand of the launch to `see`.
-    pub(super) fn visit(&self, see: &mut dyn FnMut(Seen<'_, Ids>)) {
-        let by = &mut Look(see);
-        match self {
-            Work::Embed(launch) => _ = launch.visit(by),
-            Work::Rows(launch) => _ = launch.visit(by),
-            Work::Elements(launch) => _ = launch.visit(by),
-            Work::Sum(launch) => _ = launch.visit(by),
-            Work::Mix(launch) => _ = launch.visit(by),
-            Work::Route(launch) => _ = launch.visit(by),
-            Work::Heads(launch) => _ = launch.visit(by),
-            Work::Choose(launch) => _ = launch.visit(by),
-            Work::ChooseRouted(launch) => _ = launch.visit(by),
-            Work::Sort(launch) => _ = launch.visit(by),
-            Work::Gather(launch) => _ = launch.visit(by),
-            Work::Experts(launch) => _ = launch.visit(by),
-            Work::Clusters(launch) => _ = launch.visit(by),
-            _ => {}
-        }
-    }
-
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {

@@ -178,14 +178,10 @@ impl ProductWork {
 impl Work {
     /// Returns what is launched.
     pub(super) fn name(&self) -> String {
+        if let Some(name) = self.kernel_name() {
+            return name;
+        }
         let name = match self {
-            Work::Embed(launch) => launch.name(),
-            Work::Rows(launch) => return launch.name(),
-            Work::Elements(launch) => launch.name(),
-            Work::Sum(launch) => return launch.name(),
-            Work::Mix(_) => "mix",
-            Work::Route(work) => return work.name(),
-            Work::Heads(launch) => launch.name(),
             Work::Attend(work) => match work.kernel {
                 AttendKernel::Rows { prepare: Some(Fused { own: Some(_), .. }), .. } => {
                     "prepare_qkv + attend by rows"
@@ -199,13 +195,8 @@ impl Work {
                 AttendKernel::Whole { .. } => "attend to a picture",
             },
             Work::Product(work) => return work.name(),
-            Work::Choose(_) => "choose experts",
-            Work::ChooseRouted(launch) => launch.name(),
-            Work::Sort(_) => "sort by expert",
-            Work::Gather(_) => "gather by expert",
-            Work::Experts(launch) => launch.name(),
-            Work::Clusters(_) => "logits of clusters",
             Work::Lent(work) => work.name(),
+            _ => unreachable!("a kernel says what the others are"),
         };
         name.to_owned()
     }

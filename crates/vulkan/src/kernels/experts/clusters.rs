@@ -60,6 +60,11 @@ impl<H: Handles> ClustersLaunch<H> {
             extent: by.extent(self.extent, self.logits),
         }
     }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        "logits of clusters"
+    }
 }
 
 #[repr(C)]
