@@ -221,9 +221,9 @@ impl Batch<'_> {
     /// [series](crate::Program::submit_series), beyond those of [`Batch::check`], which it keeps:
     /// its goal is the main one or a draft; the last row of each sequence is an output row and no
     /// other one is. For the main goal: context and blocks of each sequence are long enough for
-    /// `more` further positions; a sequence has no more rows in all steps together than a step may have,
-    /// so that the series leaves in rings what its first row sees. For drafts: each sequence has
-    /// one row.
+    /// `more` further positions; a sequence has no more rows in all steps together than a step may
+    /// have, so that the series leaves in rings what its first row sees. For drafts: each sequence
+    /// has one row.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] naming the rule.

@@ -8,8 +8,8 @@ use crate::kv::KvCache;
 use crate::rows::{Rows, StepLogits};
 use crate::sampling::{Stream, Workspace};
 
-/// Guesses with the draft of the Program that it guesses for: it has no Program and no caches of its
-/// own, so a text is never read for it.
+/// Guesses with the draft of the Program that it guesses for: it has no Program and no caches of
+/// its own, so a text is never read for it.
 pub struct ReadingDrafter {
     rows: Rows,
     workspace: Workspace,
