@@ -7,7 +7,7 @@ use trine_backend::{
     BULK_ROWS, BackendError, DeviceMemory, Memory, MemoryKind, Partner, ProgramOptions, delegated,
 };
 use trine_model::lend::lend;
-use trine_model::{Goal, Plan, Width, Workload, aside, gather};
+use trine_model::{Plan, Width, Workload, aside, gather};
 
 use super::catalogue::{Catalogued, catalogue};
 use super::forecast;
@@ -188,7 +188,8 @@ impl Outline {
     ) -> Result<(PassKey, Graph), GpuError> {
         let keys = pass_keys(plan, options, self.is_invariant);
         let is_lone = is_lone || width.tokens == 1;
-        let found = least(keys.iter().copied(), width.tokens, width.outputs, is_lone, Goal::Main);
+        let goal = plan.first_goal();
+        let found = least(keys.iter().copied(), width.tokens, width.outputs, is_lone, goal);
         let key = found.map(|index| keys[index]);
         let key = key.ok_or(GpuError::NoPass { tokens: width.tokens, outputs: width.outputs })?;
         let selection = Selection::new(&self.capabilities, plan, options);
