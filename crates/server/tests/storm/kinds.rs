@@ -385,9 +385,9 @@ fn bad_json(address: SocketAddr, random: &mut StdRng) -> Result<End, Cut> {
     let bodies: [&[u8]; 8] = [
         b"",
         b"{\"prompt\": \"a\"",
-        b"{\"prompt\": NaN}",
-        b"{\"prompt\": \"a\", \"prompt\": \"b\"}",
-        b"{\"prompt\": \"\xff\xfe\"}",
+        b"{\"model\": NaN}",
+        b"{\"model\": \"a\", \"model\": \"b\"}",
+        b"{\"model\": \"\xff\xfe\"}",
         b"[1, 2]",
         b"null",
         deep.as_bytes(),
