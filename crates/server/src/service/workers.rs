@@ -236,7 +236,7 @@ mod tests {
                 held.pop_front();
             }
         }
-        assert_eq!(came, [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 5)]);
+        assert_eq!(came, [(1, 1), (1, 2), (2, 1), (3, 1), (1, 3), (2, 2), (1, 5)]);
         drop(held);
         let queue = places.queue();
         assert_eq!((queue.free, queue.held.len(), queue.turns.len()), (2, 0, 0));
