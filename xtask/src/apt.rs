@@ -63,7 +63,8 @@ impl Apt {
 
     fn update(&self, archive: &str, suites: &str) -> anyhow::Result<()> {
         let sources = format!(
-            "Types: deb\nURIs: {archive}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING}\n"
+            "Types: deb\nURIs: {archive}\nSuites: {suites}\nComponents: main\nSigned-By: \
+             {KEYRING}\n"
         );
         std::fs::write(self.folder.join("parts/drivers.sources"), sources)?;
         // Without this option apt treats lists that it cannot fetch as a warning.

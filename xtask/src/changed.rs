@@ -152,8 +152,8 @@ impl Scope {
                 scope.parts.extend(parts.iter());
             } else if !UNCHECKED.iter().any(|place| is_in(place)) {
                 eprintln!(
-                    "== {file} may affect everything; if it is no part of the project, move it away or name it in \
-                     .git/info/exclude"
+                    "== {file} may affect everything; if it is no part of the project, move it \
+                     away or name it in .git/info/exclude"
                 );
                 return Self { packages: scope.all.clone(), parts: Part::ALL.into(), ..scope };
             }
@@ -238,7 +238,8 @@ fn base(root: &Path, since: Option<&str>) -> anyhow::Result<String> {
     })?;
     let base = git(root, &["merge-base", "HEAD", commit.trim()]).with_context(|| {
         format!(
-            "nothing that HEAD and {name} have in common is here; if the clone is shallow: git fetch --unshallow"
+            "nothing that HEAD and {name} have in common is here; if the clone is shallow: git \
+             fetch --unshallow"
         )
     })?;
     Ok(base.trim().to_owned())

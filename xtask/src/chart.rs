@@ -238,7 +238,8 @@ fn replace_table(page: &str, table: &str) -> anyhow::Result<String> {
 /// Returns the table in Markdown, with the sources of its figures.
 fn table(record: &Record) -> String {
     let mut text = String::from(
-        "| test | unit | trine | forecast | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's share of the limit | required | aim |\n\
+        "| test | unit | trine | forecast | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's \
+         share of the limit | required | aim |\n\
          |---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for row in &record.rows {
@@ -272,7 +273,8 @@ fn assumptions(command: &str, assumes: &str) -> String {
 /// nothing was measured.
 fn short_table(record: &Record) -> String {
     let mut text = String::from(
-        "| test | unit | trine, measured | trine, forecast | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's share of the limit |\n\
+        "| test | unit | trine, measured | trine, forecast | llama.cpp Vulkan | llama.cpp CUDA | \
+         limit | trine's share of the limit |\n\
          |---|---|---:|---:|---:|---:|---:|---:|\n",
     );
     for row in &record.rows {
@@ -377,8 +379,8 @@ fn svg(record: &Record) -> String {
         out.push('\n');
     };
     line(format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\" aria-labelledby=\"title description\">"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" role=\"img\" aria-labelledby=\"title description\">"
     ));
     line(format!("  <title id=\"title\">{}</title>", escape(&record.title)));
     line(format!("  <desc id=\"description\">{}</desc>", escape(&description(record))));
@@ -411,7 +413,8 @@ fn group_of(row: &Row, top: f64) -> String {
         let base = y + BAR - 2.5;
         let rect = |class: &str, width: f64| {
             format!(
-                "  <rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" height=\"{BAR}\" rx=\"2\"/>"
+                "  <rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" \
+                 height=\"{BAR}\" rx=\"2\"/>"
             )
         };
         lines.push(words(left - 8.0, base, "right", name));

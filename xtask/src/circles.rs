@@ -63,8 +63,8 @@ fn describe(circle: &Circle<'_>, imports: &Imports<'_>) -> String {
     });
     let files = Vec::from_iter(circle.iter().copied()).join(", ");
     format!(
-        "{}: these {} files import one another: {files}; move what they share into a file that imports none \
-         of them, or pass it as an argument",
+        "{}: these {} files import one another: {files}; move what they share into a file that \
+         imports none of them, or pass it as an argument",
         closing.unwrap_or_default(),
         circle.len(),
     )

@@ -238,7 +238,8 @@ fn complaints(path: &str, text: &str, known: &Known<'_>) -> Vec<String> {
         let (line, text) = (span.line, span.text);
         let what = missing(span, known)?;
         Some(format!(
-            "{path}:{line}: `{text}`: {what}; write its present name, or list what belongs to others in {OWN_PATH}"
+            "{path}:{line}: `{text}`: {what}; write its present name, or list what belongs to \
+             others in {OWN_PATH}"
         ))
     };
     spans(text, known).iter().filter_map(wrong).collect()
@@ -431,7 +432,8 @@ mod tests {
     #[test]
     fn paths_of_rust_and_functions_are_identifiers_of_the_sources() {
         assert_nothing_missing(
-            "Engine::step Engine::step() Engine::step(a) step() other::name std::fs::rename clippy::large_futures ::=",
+            "Engine::step Engine::step() Engine::step(a) step() other::name std::fs::rename \
+             clippy::large_futures ::=",
         );
         for (span, part) in [
             ("Engine::pass", "pass"),
@@ -486,7 +488,8 @@ mod tests {
     fn names_are_words_of_some_file_that_is_no_document() {
         assert_nothing_missing("BULK_ROWS HF_TOKEN top_k KvCache InferencePool");
         assert_nothing_missing(
-            "--no-such-option word Word WORD camelCase TRINE_ Mixed_case POST x=a_b [T] a.b Q4_0 IQ2_XXS",
+            "--no-such-option word Word WORD camelCase TRINE_ Mixed_case POST x=a_b [T] a.b Q4_0 \
+             IQ2_XXS",
         );
         for span in ["OLD_NAME", "HF_TOKENS", "old_name", "KvCaches"] {
             let expected = format!("1: `{span}`: no file but documents has this word");

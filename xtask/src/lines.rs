@@ -128,9 +128,20 @@ mod tests {
 
     #[test]
     fn code_is_what_is_neither_comment_nor_test() {
-        let text = "//! A page.\n\nfn a() {\n    // Why.\n    b();\n}\n\n\
-            #[cfg(test)]\nfn b() {}\n\nimpl A {\n    #[cfg(test)]\n    fn c() {}\n    fn d() {}\n}\n\n\
-            #[cfg(test)]\nmod tests {\n    #[test]\n    fn e() {}\n}\n";
+        let text = "//! A page.\n\
+            \n\
+            fn a() {\n    // Why.\n    b();\n\
+            }\n\
+            \n\
+            #[cfg(test)]\n\
+            fn b() {}\n\
+            \n\
+            impl A {\n    #[cfg(test)]\n    fn c() {}\n    fn d() {}\n\
+            }\n\
+            \n\
+            #[cfg(test)]\n\
+            mod tests {\n    #[test]\n    fn e() {}\n\
+            }\n";
         assert_eq!(of("crates/a/src/a.rs", text), (6, 9, 21));
         assert_eq!(of("crates/a/src/a/tests.rs", text), (0, 15, 21));
         assert_eq!(of("crates/a/tests/it/a.rs", text), (0, 15, 0));

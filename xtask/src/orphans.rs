@@ -20,7 +20,8 @@ pub(crate) fn check(root: &Path, sources: &[Source]) -> anyhow::Result<Vec<Strin
         let declared = main.map_or("", |source| source.text.as_str());
         if is_orphan(name, &manifest, declared) {
             complaints.push(format!(
-                "{path} is in no program: declare it in tests/main.rs, or as a [[test]] in Cargo.toml"
+                "{path} is in no program: declare it in tests/main.rs, or as a [[test]] in \
+                 Cargo.toml"
             ));
         }
     }

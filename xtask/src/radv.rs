@@ -230,7 +230,8 @@ fn complaints(kernel: &Kernel, counts: &Counts) -> Vec<String> {
     if registers.min(lds.unwrap_or(registers)) < chip::WAVES_LEAST {
         let lds = lds.map_or_else(|| "any number".to_owned(), |waves| waves.to_string());
         complain(format!(
-            "registers have room for {registers} waves of a SIMD, LDS for {lds}; at least {} are needed",
+            "registers have room for {registers} waves of a SIMD, LDS for {lds}; at least {} are \
+             needed",
             chip::WAVES_LEAST
         ));
     }

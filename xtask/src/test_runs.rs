@@ -353,7 +353,8 @@ impl Counts {
 mod tests {
     use super::*;
 
-    const PASSED: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+    const PASSED: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered \
+        out; finished in 0.1s";
 
     /// Returns the findings in the output of a program.
     fn found(lines: &[&str]) -> Found<'static> {
@@ -367,7 +368,10 @@ mod tests {
         let mut counts = Counts::default();
         counts.add("running 3 tests");
         counts.add(PASSED);
-        counts.add("test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.1s");
+        counts.add(
+            "test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 7 filtered \
+            out; finished in 0.1s",
+        );
         assert_eq!(counts, Counts { binaries: 2, passed: 8, failed: 2, ignored: 1 });
     }
 

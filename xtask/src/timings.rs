@@ -76,7 +76,8 @@ impl Timings {
         let each = whole.processor / processors.max(1) as u32;
         if each > MOST {
             warnings.push(format!(
-                "the checks took {} of processor time on each of {processors} processors, and {} should do",
+                "the checks took {} of processor time on each of {processors} processors, and {} \
+                 should do",
                 minutes(each),
                 minutes(MOST)
             ));

@@ -106,7 +106,8 @@ impl Messages {
     pub(crate) fn judge(&self) -> anyhow::Result<()> {
         if self.unseen > 0 || self.programs == 0 {
             bail!(
-                "{} of {} test programs ran without the validation layer and its check of synchronisation",
+                "{} of {} test programs ran without the validation layer and its check of \
+                 synchronisation",
                 self.unseen,
                 self.programs
             );
@@ -134,21 +135,27 @@ mod tests {
     use super::*;
 
     const OLD: [&str; 4] = [
-        "UNASSIGNED-khronos-validation-createinstance-status-message(INFO / SPEC): msgNum: -671457468 - Validation Information: \
-         [ UNASSIGNED-khronos-validation-createinstance-status-message ] Object 0: handle = 0x7fbebcbd2640, type = \
-         VK_OBJECT_TYPE_INSTANCE; | MessageID = 0xd7fa5f44 | Khronos Validation Layer Active:",
-        "    Settings File: Found at /x/vk_layer_settings.txt specified by environment variable (VK_LAYER_SETTINGS_PATH).",
+        "UNASSIGNED-khronos-validation-createinstance-status-message(INFO / SPEC): msgNum: \
+         -671457468 - Validation Information: [ \
+         UNASSIGNED-khronos-validation-createinstance-status-message ] Object 0: handle = \
+         0x7fbebcbd2640, type = VK_OBJECT_TYPE_INSTANCE; | MessageID = 0xd7fa5f44 | Khronos \
+         Validation Layer Active:",
+        "    Settings File: Found at /x/vk_layer_settings.txt specified by environment variable \
+         (VK_LAYER_SETTINGS_PATH).",
         "    Current Enables: VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION.",
         "    Current Disables: None.",
     ];
     const NEW: [&str; 4] = [
-        "test a ... Validation Information: [ WARNING-CreateInstance-status-message ] | MessageID = 0x23dfd876",
+        "test a ... Validation Information: [ WARNING-CreateInstance-status-message ] | MessageID \
+         = 0x23dfd876",
         "vkCreateInstance(): Khronos Validation Layer Active:",
         "    Current Enables: VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT.",
         "    Current Disables: None.",
     ];
-    const PASSED: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
-    const EMPTY: &str = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.0s";
+    const PASSED: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered \
+        out; finished in 0.1s";
+    const EMPTY: &str = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered \
+        out; finished in 0.0s";
 
     fn messages(lines: &[&str]) -> Messages {
         let mut messages = Messages::default();
@@ -182,9 +189,12 @@ mod tests {
     #[test]
     fn every_complaint_fails() {
         for complaint in [
-            "VUID-vkDestroyDevice-device-00378(ERROR / SPEC): msgNum: 1901072314 - Validation Error: [ VUID-vkDestroyDevice ]",
-            "UNASSIGNED-x(WARN / SPEC): msgNum: 1 - Validation Warning: [ UNASSIGNED-x ] Object 0: handle = 0x1",
-            "UNASSIGNED-x(PERF / SPEC): msgNum: 1 - Validation Performance Warning: [ UNASSIGNED-x ]",
+            "VUID-vkDestroyDevice-device-00378(ERROR / SPEC): msgNum: 1901072314 - Validation \
+             Error: [ VUID-vkDestroyDevice ]",
+            "UNASSIGNED-x(WARN / SPEC): msgNum: 1 - Validation Warning: [ UNASSIGNED-x ] Object 0: \
+             handle = 0x1",
+            "UNASSIGNED-x(PERF / SPEC): msgNum: 1 - Validation Performance Warning: [ UNASSIGNED-x \
+             ]",
             "Validation Error: [ SYNC-HAZARD-WRITE-AFTER-WRITE ] | MessageID = 0x5c0ec5d6",
             "Validation Warning: [ WARNING-Setting ] | MessageID = 0x1",
         ] {

@@ -15,7 +15,8 @@ pub enum BackendError {
     },
     /// The device does not have enough memory.
     #[error(
-        "{what} needs {needed} bytes, which {device} could not allocate; use a shorter --context or a smaller model"
+        "{what} needs {needed} bytes, which {device} could not allocate; use a shorter --context \
+         or a smaller model"
     )]
     OutOfMemory {
         /// What was to be allocated.
@@ -27,8 +28,8 @@ pub enum BackendError {
     },
     /// The memory that keys and values may take does not hold those of one sequence.
     #[error(
-        "the KV cache of one request of {positions} tokens takes {needed} bytes, more than the {budget} that \
-         --kv-memory allows; give at least that, or a shorter --context"
+        "the KV cache of one request of {positions} tokens takes {needed} bytes, more than the \
+         {budget} that --kv-memory allows; give at least that, or a shorter --context"
     )]
     KvBudget {
         /// Positions of the sequence.

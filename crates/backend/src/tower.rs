@@ -140,7 +140,8 @@ impl TowerProgram {
         if !config.takes(columns, rows) || patches.len() != count * values {
             let (found, most) = (patches.len(), config.patches());
             let what = format!(
-                "{found} values of {columns} x {rows} patches; the tower takes up to {most} with {values} each"
+                "{found} values of {columns} x {rows} patches; the tower takes up to {most} with \
+                 {values} each"
             );
             return Err(BackendError::BadBatch { what });
         }

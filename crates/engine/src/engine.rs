@@ -133,7 +133,8 @@ fn load(
         tracing::info!(
             context = placement.options.context,
             model = model_context,
-            "the context is as long as the model's own and the free memory allow; --context sets another"
+            "the context is as long as the model's own and the free memory allow; --context sets \
+             another"
         );
     }
     Ok((program, placement))

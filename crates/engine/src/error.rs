@@ -73,7 +73,8 @@ pub enum EngineError {
     },
     /// The queue is full.
     #[error(
-        "{waiting} requests with {tokens} prompt tokens are waiting, no more are taken; try again later"
+        "{waiting} requests with {tokens} prompt tokens are waiting, no more are taken; try again \
+         later"
     )]
     QueueFull {
         /// Requests in the queue.
@@ -92,8 +93,8 @@ pub enum EngineError {
     NoPictures,
     /// The pictures of a request and the places of soft tokens in its prompt disagree.
     #[error(
-        "image {index} of the prompt has {soft_tokens} soft tokens from index {at} on; these are not \
-         the prompt's next places for images"
+        "image {index} of the prompt has {soft_tokens} soft tokens from index {at} on; these are \
+         not the prompt's next places for images"
     )]
     PicturePlaces {
         /// The index of the picture; the number of pictures if places are left.
@@ -105,8 +106,8 @@ pub enum EngineError {
     },
     /// Pictures that no step has room for.
     #[error(
-        "an image, or several without text between them, has {soft_tokens} soft tokens, and a step takes {most}; \
-         put text between the images, or give fewer or smaller ones"
+        "an image, or several without text between them, has {soft_tokens} soft tokens, and a step \
+         takes {most}; put text between the images, or give fewer or smaller ones"
     )]
     PictureTooWide {
         /// Soft tokens without another token between them.
@@ -116,8 +117,8 @@ pub enum EngineError {
     },
     /// The model returned logits that are infinite or not numbers.
     #[error(
-        "the logits are not finite (token id {id} has {found}); the model file is damaged or its values overflow: \
-         download it again, or try --device reference to rule the device out"
+        "the logits are not finite (token id {id} has {found}); the model file is damaged or its \
+         values overflow: download it again, or try --device reference to rule the device out"
     )]
     NonFiniteLogits {
         /// Lowest token id with such a logit.

@@ -142,15 +142,16 @@ impl fmt::Display for Finish {
             Finish::Cancelled => "cancelled",
             Finish::Deadline => "the time allowed for it has passed",
             Finish::ConstraintFailed => {
-                "the grammar could not go on, or allows only tokens that the model's files suppress; simplify the schema or \
-                 grammar"
+                "the grammar could not go on, or allows only tokens that the model's files \
+                 suppress; simplify the schema or grammar"
             }
             Finish::NonFiniteLogits => {
-                "the model gave logits that are not finite; its file is damaged or its values overflow, \
-                 download it again or try --device reference"
+                "the model gave logits that are not finite; its file is damaged or its values \
+                 overflow, download it again or try --device reference"
             }
             Finish::PictureFailed => {
-                "the vision tower failed on an image of the prompt; leave the image out or try another --device"
+                "the vision tower failed on an image of the prompt; leave the image out or try \
+                 another --device"
             }
             Finish::DeviceFailed => "the device failed; start again or use another --device",
         })

@@ -453,7 +453,8 @@ impl KvCache {
             if slot.rings_from > slot.length {
                 let Slot { rings_from, length, .. } = slot;
                 return Err(format!(
-                    "the rings of slot {index} begin at {rings_from} and it holds {length} positions"
+                    "the rings of slot {index} begin at {rings_from} and it holds {length} \
+                     positions"
                 ));
             }
             let holds_nothing = slot.length == 0 && slot.blocks.is_empty();

@@ -242,7 +242,8 @@ fn token_from_file(path: &Path) -> Option<Token> {
     {
         Ok(token) => token,
         Err(reason) => {
-            tracing::warn!(path = %path.display(), reason, "the Hugging Face token file is ignored");
+            tracing::warn!(path = %path.display(), reason,
+                "the Hugging Face token file is ignored");
             None
         }
     }

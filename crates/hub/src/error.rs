@@ -34,8 +34,10 @@ pub enum HubError {
     #[error(
         "{repository} may not be read (HTTP {status}): {}; if it exists, open {page} in a browser, \
          accept its licence, then {}",
-        if *.token_sent { "the token was sent but gives no access to it" } else { "no access token was sent" },
-        if *.token_sent { "check that HF_TOKEN may read gated repositories" } else { "set HF_TOKEN to a token from your account's settings" }
+        if *.token_sent { "the token was sent but gives no access to it" } else { "no access token \
+            was sent" },
+        if *.token_sent { "check that HF_TOKEN may read gated repositories" } else { "set HF_TOKEN \
+            to a token from your account's settings" }
     )]
     AccessDenied {
         /// `owner/repo`.
@@ -101,8 +103,8 @@ pub enum HubError {
     },
     /// The server could not be reached at all.
     #[error(
-        "no connection to {endpoint}: {reason}; check the network, the proxy or HF_ENDPOINT. What is here works \
-         without: {}",
+        "no connection to {endpoint}: {reason}; check the network, the proxy or HF_ENDPOINT. What \
+         is here works without: {}",
         if .local.is_empty() { "trine run demo".to_owned() } else { listed(.local) }
     )]
     Offline {
@@ -207,7 +209,8 @@ pub enum HubError {
         reason: String,
     },
     /// The model is not on this machine.
-    #[error("{name} is not on this machine; download it with `trine pull {name}`, or choose from: {}", listed(.local))]
+    #[error("{name} is not on this machine; download it with `trine pull {name}`, or choose from: \
+        {}", listed(.local))]
     NotLocal {
         /// The name as typed.
         name: String,

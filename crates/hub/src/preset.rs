@@ -66,7 +66,8 @@ impl PresetName {
         let longest = text.split(':').map(str::len).max().unwrap_or_default();
         if longest > LONGEST_REPOSITORY_PART {
             return Err(wrong(&format!(
-                "a part of it has {longest} bytes; name and tag take at most {LONGEST_REPOSITORY_PART} each"
+                "a part of it has {longest} bytes; name and tag take at most \
+                 {LONGEST_REPOSITORY_PART} each"
             )));
         }
         let form = "a name holds letters, digits, '-', '_' and '.', as in mario or mario:formal";
@@ -509,8 +510,8 @@ impl Hub {
             let bytes = files.iter().map(|(_, bytes)| bytes).sum::<u64>();
             if files.len() >= room.count || bytes + text.len() as u64 > room.bytes {
                 return Err(invalid(format!(
-                    "it has {} bytes, and there are {} presets with {bytes} bytes already, of at most {} with {} bytes; \
-                     remove some",
+                    "it has {} bytes, and there are {} presets with {bytes} bytes already, of at \
+                     most {} with {} bytes; remove some",
                     text.len(),
                     files.len(),
                     room.count,

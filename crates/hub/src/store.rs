@@ -98,7 +98,8 @@ impl Store {
                 Err(TryLockError::Error(error))
                     if error.kind() == std::io::ErrorKind::Unsupported =>
                 {
-                    tracing::warn!(path = %path.display(), "this disk knows no locks: going on without");
+                    tracing::warn!(path = %path.display(),
+                        "this disk knows no locks: going on without");
                     Ok(Some(Lock { file: None }))
                 }
                 Err(TryLockError::Error(error)) => Err(HubError::file("lock", path, error)),
@@ -127,7 +128,8 @@ impl Store {
         if real(folder)?.starts_with(real(&self.root)?) {
             return Ok(());
         }
-        let reason = "a link leads out of the folder of downloaded models; work on the folder it names yourself";
+        let reason = "a link leads out of the folder of downloaded models; work on the folder it \
+            names yourself";
         Err(HubError::Refused { path: folder.to_owned(), reason: reason.to_owned() })
     }
 

@@ -365,7 +365,9 @@ mod tests {
     fn every_spelling_of_rope_and_pattern_reads_the_same() {
         let base = json!({
             "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 96,
-            "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16,
+            "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 1, "head_dim": 16,
             "sliding_window": 8, "vocab_size": 384
         });
         let with = |extra: Value| {

@@ -13,7 +13,8 @@ pub enum ModelError {
     Weights(#[from] WeightsError),
     /// The architecture is not one that trine knows.
     #[error(
-        "this is a model of the architecture \"{found}\", and trine runs Google's Gemma models only: {supported}"
+        "this is a model of the architecture \"{found}\", and trine runs Google's Gemma models \
+         only: {supported}"
     )]
     UnknownArchitecture {
         /// The architecture that the file states.
@@ -31,7 +32,8 @@ pub enum ModelError {
     },
     /// A required hyper-parameter is absent.
     #[error(
-        "{key} is missing from the model's configuration; the file is incomplete, download or convert it again"
+        "{key} is missing from the model's configuration; the file is incomplete, download or \
+         convert it again"
     )]
     MissingKey {
         /// Name of the key as the file format spells it.
@@ -39,7 +41,8 @@ pub enum ModelError {
     },
     /// A hyper-parameter has a value that no model can have.
     #[error(
-        "{key} is {found}, expected {expected}; the file is damaged or of an unsupported kind: download or convert the model again"
+        "{key} is {found}, expected {expected}; the file is damaged or of an unsupported kind: \
+         download or convert the model again"
     )]
     BadValue {
         /// Name of the key as the file format spells it.
@@ -51,7 +54,8 @@ pub enum ModelError {
     },
     /// A hyper-parameter and a tensor say different things of the model.
     #[error(
-        "{key} is {value}, but tensor {tensor} is {}; settings and tensors are not of the same model: download or convert it again",
+        "{key} is {value}, but tensor {tensor} is {}; settings and tensors are not of the same \
+         model: download or convert it again",
         if *is_there { "in the files" } else { "missing" }
     )]
     Contradiction {
@@ -74,7 +78,8 @@ pub enum ModelError {
     },
     /// A draft was made for another model.
     #[error(
-        "the draft has {what} {found}, the model {expected}: take the one that was made for this model"
+        "the draft has {what} {found}, the model {expected}: take the one that was made for this \
+         model"
     )]
     OtherDraft {
         /// The number that differs.
@@ -86,12 +91,15 @@ pub enum ModelError {
     },
     /// The files have no vision tower.
     #[error(
-        "there is no vision tower in it; give the folder of a model that reads images, or the mmproj file that belongs to it"
+        "there is no vision tower in it; give the folder of a model that reads images, or the \
+         mmproj file that belongs to it"
     )]
     NoTower,
     /// A vision tower, or the model that it is for, is of a kind that is not run yet.
     #[error(
-        "{key} is {found}, expected {expected}: images are read by the towers of Gemma 3 and Gemma 4, each for models of its family; leave the images out, or take the tower that was made for this model"
+        "{key} is {found}, expected {expected}: images are read by the towers of Gemma 3 and Gemma \
+         4, each for models of its family; leave the images out, or take the tower that was made \
+         for this model"
     )]
     UnsupportedTower {
         /// The key in the tower's files, or the property of the model.
@@ -103,7 +111,8 @@ pub enum ModelError {
     },
     /// A vision tower was made for another model.
     #[error(
-        "the vision tower of {tower} makes rows of {found} numbers, {model} takes {expected}: take the mmproj file that was made for this model"
+        "the vision tower of {tower} makes rows of {found} numbers, {model} takes {expected}: take \
+         the mmproj file that was made for this model"
     )]
     OtherTower {
         /// The tower's files.
@@ -123,7 +132,8 @@ pub enum ModelError {
     },
     /// A tensor that the architecture needs is stored in a format that trine does not read.
     #[error(
-        "tensor {name} is stored as {}, which trine does not read; use the model's BF16, F16 or GGUF files",
+        "tensor {name} is stored as {}, which trine does not read; use the model's BF16, F16 or \
+         GGUF files",
         cut(format)
     )]
     UnreadableTensor {
@@ -134,7 +144,8 @@ pub enum ModelError {
     },
     /// The files hold more layers than the configuration says.
     #[error(
-        "tensor {} belongs to a layer beyond the {layers} of the configuration; tensors and configuration are not of the same model",
+        "tensor {} belongs to a layer beyond the {layers} of the configuration; tensors and \
+         configuration are not of the same model",
         cut(name)
     )]
     ExtraLayer {
@@ -158,7 +169,8 @@ pub enum ModelError {
     },
     /// A tensor is stored in a format that cannot serve its purpose.
     #[error(
-        "tensor {name} is stored as {found}, but only matrices may be; it has to be F32, F16 or BF16; convert the model again"
+        "tensor {name} is stored as {found}, but only matrices may be; it has to be F32, F16 or \
+         BF16; convert the model again"
     )]
     BadDType {
         /// Name of the tensor.

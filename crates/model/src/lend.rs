@@ -218,7 +218,8 @@ mod tests {
             text(&lent),
             [
                 "delegate x[n,32] x w[128..200][72,32]:Q8_0 -> x.loan[n,0]",
-                "matmul x[n,32] x w[0..128][128,32]:Q8_0, v[200,32]:Q8_0 -> y.kept[n,128], z[n,200]",
+                "matmul x[n,32] x w[0..128][128,32]:Q8_0, v[200,32]:Q8_0 -> y.kept[n,128], \
+                 z[n,200]",
                 "collect x[n,32], x.loan[n,0] x w[128..200][72,32]:Q8_0 -> y.lent[n,72]",
                 "join y.kept[n,128], y.lent[n,72] -> y[n,200]",
             ]
@@ -244,9 +245,11 @@ mod tests {
         assert_eq!(
             text(&lent),
             [
-                "delegate x[n,32] x w[64..200][136,32]:Q8_0, v[64..200][136,32]:Q8_0 -> x.loan[n,0]",
+                "delegate x[n,32] x w[64..200][136,32]:Q8_0, v[64..200][136,32]:Q8_0 -> \
+                 x.loan[n,0]",
                 "gated_matmul x[n,32] x w[0..64][64,32]:Q8_0, v[0..64][64,32]:Q8_0 -> y.kept[n,64]",
-                "collect x[n,32], x.loan[n,0] x w[64..200][136,32]:Q8_0, v[64..200][136,32]:Q8_0 -> y.gate[n,136], y.up[n,136]",
+                "collect x[n,32], x.loan[n,0] x w[64..200][136,32]:Q8_0, v[64..200][136,32]:Q8_0 \
+                 -> y.gate[n,136], y.up[n,136]",
                 "geglu y.gate[n,136], y.up[n,136] -> y.lent[n,136]",
                 "join y.kept[n,64], y.lent[n,136] -> y[n,200]",
             ]

@@ -104,7 +104,8 @@ impl Contract {
             }
             if *bytes == 0 || *bytes > BUFFER_BYTES_MAX || !bytes.is_multiple_of(4) {
                 return Err(format!(
-                    "buffer {name} has {bytes} bytes, expected a multiple of 4 up to {BUFFER_BYTES_MAX}"
+                    "buffer {name} has {bytes} bytes, expected a multiple of 4 up to \
+                     {BUFFER_BYTES_MAX}"
                 ));
             }
             let is_read = match access {

@@ -71,7 +71,8 @@ impl fmt::Debug for CoreProgram {
 /// A PDI is not the program of a family.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the cores' program has the SHA-256 {found}, and streams of {family} are proven for {}. Make the pack again of AMD's published file with `trine npu pack`",
+    "the cores' program has the SHA-256 {found}, and streams of {family} are proven for {}. Make \
+     the pack again of AMD's published file with `trine npu pack`",
     family.pdi_sha256()
 )]
 pub struct ForeignPdi {

@@ -306,7 +306,8 @@ impl Shim {
             }
             _ => {
                 let problem = format!(
-                    "the stream waits for lock {lock}, which is not what ends exactly one channel's work"
+                    "the stream waits for lock {lock}, which is not what ends exactly one \
+                     channel's work"
                 );
                 Err(Problem::new(problem, "Wait for the status of the channel"))
             }
@@ -378,7 +379,8 @@ fn check_locks(locks: Locks, set: &[Option<u32>; SHIM_LOCKS]) -> Result<(), Stri
     if acquires {
         if acquire_value != 0 || set[usize::from(acquire_lock)] != Some(0) {
             return Err(format!(
-                "which waits until lock {acquire_lock} is {acquire_value}, expected 0 after the stream has set 0"
+                "which waits until lock {acquire_lock} is {acquire_value}, expected 0 after the \
+                 stream has set 0"
             ));
         }
     } else if acquire_lock != 0 || acquire_value != 0 || release_value == 0 && release_lock != 0 {

@@ -276,7 +276,8 @@ impl Manifest {
         if numbers > PROTOCOL {
             let (major, minor) = PROTOCOL;
             return Err(format!(
-                "firmware_protocol {firmware_protocol:?}; the driver does not tell more than that it is {major}.{minor} or later"
+                "firmware_protocol {firmware_protocol:?}; the driver does not tell more than that \
+                 it is {major}.{minor} or later"
             ));
         }
         if self.licence.trim().is_empty() {
@@ -286,7 +287,8 @@ impl Manifest {
         let mut families = self.families();
         if let (Some(one), Some(other)) = (families.next(), families.next()) {
             return Err(format!(
-                "streams of {one} and of {other}, and a pack has one program for the cores; make a pack for each"
+                "streams of {one} and of {other}, and a pack has one program for the cores; make a \
+                 pack for each"
             ));
         }
         if self.stream.is_empty() {
@@ -417,7 +419,8 @@ fn cores(
     let file = manifest.xclbin.file.clone();
     let Some(pdi) = pdi(xclbin, bytes) else {
         let problem = format!(
-            "{file} has not exactly one PDI, which is what the cores of {family} run; use AMD's published file"
+            "{file} has not exactly one PDI, which is what the cores of {family} run; use AMD's \
+             published file"
         );
         return Err(PackError::Manifest { file: MANIFEST.to_owned(), problem });
     };
@@ -438,7 +441,8 @@ fn check_kernel(manifest: &Manifest, entry: &StreamEntry, xclbin: &Xclbin) -> Re
     if partition.columns != u16::from(columns) || !begins {
         let (found, starts) = (partition.columns, &partition.start_columns);
         return Err(format!(
-            "partition of {columns} columns from {start_column}; {file} has {found} columns from one of {starts:?}"
+            "partition of {columns} columns from {start_column}; {file} has {found} columns from \
+             one of {starts:?}"
         ));
     }
     let Some(kernel) = xclbin.kernels.iter().find(|kernel| kernel.name == KERNEL_NAME) else {
@@ -473,7 +477,8 @@ fn check_file(file: &str, hash: &str) -> Result<(), String> {
     let is_named = (1..=NAME_BYTES_MAX).contains(&file.len()) && !file.starts_with('.');
     if !is_named || !file.bytes().all(is_plain) {
         return Err(format!(
-            "file {file:?}, expected a name of letters, digits, '.', '_' and '-', at most {NAME_BYTES_MAX}"
+            "file {file:?}, expected a name of letters, digits, '.', '_' and '-', at most \
+             {NAME_BYTES_MAX}"
         ));
     }
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -124,7 +124,10 @@ impl NpuPartner {
         }
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         Err(failed(format!(
-            "its matrices take {} MiB, with all that the NPU sees {} MiB of locked memory, and this process may lock {} MiB. Raise the limit (`ulimit -l {}`, memlock in /etc/security/limits.conf, or LimitMEMLOCK of a service), or lend less with --npu-share",
+            "its matrices take {} MiB, with all that the NPU sees {} MiB of locked memory, and \
+             this process may lock {} MiB. Raise the limit (`ulimit -l {}`, memlock in \
+             /etc/security/limits.conf, or LimitMEMLOCK of a service), or lend less with \
+             --npu-share",
             mib(bytes),
             mib(all),
             limit >> 20,
@@ -224,7 +227,8 @@ impl Partner for NpuPartner {
                 let width = self.opened.timed.widths().first().copied().unwrap_or(0);
                 let operations = 2.0 * (ROWS_MAX * BLOCK * width) as f64;
                 format!(
-                    "by measurement it would save no time: {ROWS_MAX} rows of {BLOCK} x {width} take it {:.3} ms, and {:.3} ms without it",
+                    "by measurement it would save no time: {ROWS_MAX} rows of {BLOCK} x {width} \
+                     take it {:.3} ms, and {:.3} ms without it",
                     1e3 * self.opened.timed.seconds(width, BLOCK),
                     1e3 * operations / operations_per_second
                 )

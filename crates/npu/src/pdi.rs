@@ -118,7 +118,8 @@ impl Pdi {
         let code = bytes.u32(begin, "the first command").map_or(0x111, |word| word & 0xffff);
         if words > 0 && !CODES.contains(&code) {
             let problem = format!(
-                "commands in an encoding that is not read: the first is {code:#x}, expected 0x102, 0x103, 0x105 or 0x111"
+                "commands in an encoding that is not read: the first is {code:#x}, expected 0x102, \
+                 0x103, 0x105 or 0x111"
             );
             return Err(bytes.error(begin, problem));
         }

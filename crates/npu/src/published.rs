@@ -11,7 +11,8 @@ use crate::pack::{
 use crate::packet::OPCODE_TRANSACTION;
 
 /// Where AMD published the kernels.
-pub const SOURCE: &str = "https://github.com/amd/RyzenAI-SW at 2a3c4afe88a7deabd06c7eecd2ad273091e0ce2e, example/transformers/xclbin/phx";
+pub const SOURCE: &str = "https://github.com/amd/RyzenAI-SW at \
+    2a3c4afe88a7deabd06c7eecd2ad273091e0ce2e, example/transformers/xclbin/phx";
 
 /// A kernel that AMD published.
 struct Published {
@@ -42,7 +43,8 @@ pub fn make(xclbin: &[u8]) -> Result<Vec<(String, Vec<u8>)>, String> {
     let Some(published) = PUBLISHED.iter().find(|published| published.sha256 == hash) else {
         let known: Vec<&str> = PUBLISHED.iter().map(|published| published.family.file()).collect();
         return Err(format!(
-            "its SHA-256 is {hash}, which is that of none of {}. Get one from {SOURCE}, and check that it is the file and not a pointer to it",
+            "its SHA-256 is {hash}, which is that of none of {}. Get one from {SOURCE}, and check \
+             that it is the file and not a pointer to it",
             known.join(" and ")
         ));
     };

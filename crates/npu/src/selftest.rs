@@ -106,7 +106,8 @@ impl Plan {
     /// Returns an error if the pack has nothing that can be tried.
     pub fn new(pack: &Pack) -> Result<Self, String> {
         let none = format!(
-            "the pack has no stream of a8w8acc32 that is proven as a whole; make one of {} with `trine npu pack`",
+            "the pack has no stream of a8w8acc32 that is proven as a whole; make one of {} with \
+             `trine npu pack`",
             Family::Int8.file()
         );
         let cores = pack.cores().ok_or(&none)?.clone();
@@ -188,7 +189,8 @@ pub fn run<S: Sys>(
         let process: &Process = device.process();
         if process.quarantine().is_some() {
             results.stopped = Some(format!(
-                "a command did not end well, so that the other {rest} streams were not run. The NPU may hang: restart the machine before it is used again"
+                "a command did not end well, so that the other {rest} streams were not run. The \
+                 NPU may hang: restart the machine before it is used again"
             ));
             break;
         }
@@ -196,7 +198,8 @@ pub fn run<S: Sys>(
             && rest > 0
         {
             results.stopped = Some(format!(
-                "{reason}, so that the other {rest} streams were not run. No command is left on the NPU"
+                "{reason}, so that the other {rest} streams were not run. No command is left on \
+                 the NPU"
             ));
             break;
         }

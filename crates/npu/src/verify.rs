@@ -220,7 +220,8 @@ impl Verifier {
             offset
         } else {
             let problem = format!(
-                "argument {argument} is not translated by the firmware, and its offset {offset:#x} does not contain the aperture {APERTURE:#x}"
+                "argument {argument} is not translated by the firmware, and its offset {offset:#x} \
+                 does not contain the aperture {APERTURE:#x}"
             );
             let remedy = "Use arguments 0 to 4, or add the aperture to the offset";
             offset.checked_sub(APERTURE).ok_or_else(|| Problem::new(problem, remedy))?

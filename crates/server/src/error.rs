@@ -245,7 +245,8 @@ impl ApiError {
             Dialect::OpenAi => {
                 let what = self.param.as_deref().unwrap_or("messages");
                 format!(
-                    "This model's maximum context length is {context} tokens. However, your {what} resulted in {prompt} tokens"
+                    "This model's maximum context length is {context} tokens. However, your {what} \
+                     resulted in {prompt} tokens"
                 )
             }
             Dialect::Llama => format!(

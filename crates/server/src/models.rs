@@ -419,8 +419,8 @@ impl Models {
         if self.shared.loader.library().is_some() {
             return Ok(());
         }
-        let message = "this server serves the models that it was started with; start `trine serve` without naming models to \
-                       manage them through it";
+        let message = "this server serves the models that it was started with; start `trine serve` \
+            without naming models to manage them through it";
         Err(ApiError::forbidden(Code::LibraryClosed, message))
     }
 

@@ -235,7 +235,8 @@ fn unusable(addresses: &[SocketAddr], error: &io::Error) -> String {
             let such =
                 free.map_or(String::new(), |port| format!(", such as {port}, which is free"));
             format!(
-                "the port is in use by another program; stop it, or choose another with --port{such}"
+                "the port is in use by another program; stop it, or choose another with \
+                 --port{such}"
             )
         }
         io::ErrorKind::PermissionDenied => {

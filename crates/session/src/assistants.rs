@@ -229,16 +229,16 @@ impl Search {
         let left = std::mem::take(&mut self.places).len();
         if left > 0 {
             self.library.note(format!(
-                "{} of {} files and folders that are named as drafts were opened; --draft names one that is among the \
-                 others",
+                "{} of {} files and folders that are named as drafts were opened; --draft names \
+                 one that is among the others",
                 self.opened,
                 self.opened + left
             ));
         }
         for folder in self.cut_short.drain(..) {
             self.library.note(format!(
-                "{} has more than {ENTRIES_MAX} entries, of which {ENTRIES_MAX} were searched for a draft; --draft names \
-                 one that is among the others",
+                "{} has more than {ENTRIES_MAX} entries, of which {ENTRIES_MAX} were searched for \
+                 a draft; --draft names one that is among the others",
                 words::harmless(&folder.display().to_string())
             ));
         }

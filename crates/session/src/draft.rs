@@ -183,8 +183,8 @@ impl Drafting {
             .source;
         if source.open_assistant()?.is_none() {
             bail!(
-                "--draft {}: {} is a model of its own; only the guesses of a draft that reads the model's caches are \
-                 written, such as gemma-4-E4B-it-assistant",
+                "--draft {}: {} is a model of its own; only the guesses of a draft that reads the \
+                 model's caches are written, such as gemma-4-E4B-it-assistant",
                 words::harmless(name),
                 words::harmless(&source.name())
             );
@@ -212,7 +212,8 @@ impl Drafting {
         let origin =
             asked.origin.as_ref().map_or(String::new(), |origin| format!(", which {origin} sets"));
         Err(usage(format!(
-            "{option} has no effect with --draft {choice}{origin}; leave it out, or type another --draft"
+            "{option} has no effect with --draft {choice}{origin}; leave it out, or type another \
+             --draft"
         )))
     }
 
@@ -308,7 +309,8 @@ impl Drafting {
         let name = source.name();
         if draft.lasting_name() == source.lasting_name() {
             library.note(format!(
-                "{} is not loaded a second time to guess for itself: tokens are looked up, as with --draft ngram",
+                "{} is not loaded a second time to guess for itself: tokens are looked up, as with \
+                 --draft ngram",
                 words::harmless(&name)
             ));
             return Ok(None);
@@ -400,8 +402,9 @@ impl Draft {
         let (own, others) = (read(&self.model), read(model));
         (own >= others).then(|| {
             format!(
-                "the draft model {} is not smaller than {}: a guess reads {} of weights, a token of the model itself {}, \
-                 so that guessing saves no time; --draft takes a smaller model of the same family, or ngram",
+                "the draft model {} is not smaller than {}: a guess reads {} of weights, a token \
+                 of the model itself {}, so that guessing saves no time; --draft takes a smaller \
+                 model of the same family, or ngram",
                 words::harmless(&self.source.name()),
                 words::harmless(name),
                 words::bytes(own),
@@ -437,7 +440,8 @@ impl Draft {
     /// Returns what is said before the reason that a device cannot have it.
     pub fn not_loaded(&self, device: &dyn Device) -> String {
         format!(
-            "the draft model {} cannot be loaded on {}; --draft-device names another device, --draft ngram needs no model",
+            "the draft model {} cannot be loaded on {}; --draft-device names another device, \
+             --draft ngram needs no model",
             words::harmless(&self.source.name()),
             device.name()
         )
@@ -510,8 +514,8 @@ fn check_tokens(draft: (&str, &Tokenizer), model: (&str, &Tokenizer)) -> Result<
         None => format!("it has {own} tokens, not {others}"),
     };
     Err(anyhow!(
-        "{} cannot guess for {}, because its tokenizer is another one: {difference}; give --draft a smaller model of the \
-         same family, or ngram",
+        "{} cannot guess for {}, because its tokenizer is another one: {difference}; give --draft \
+         a smaller model of the same family, or ngram",
         words::harmless(draft.0),
         words::harmless(model.0)
     ))

@@ -64,7 +64,8 @@ impl Sensors {
         match (self.sensors.is_empty(), self.denied.as_slice()) {
             (false, []) => None,
             (true, []) => Some(
-                "energy is not measured: no RAPL, no amdgpu, no counter of energy and no battery in use in /sys"
+                "energy is not measured: no RAPL, no amdgpu, no counter of energy and no battery \
+                 in use in /sys"
                     .to_owned(),
             ),
             (is_all, [first, rest @ ..]) => {

@@ -71,11 +71,12 @@ fn without_tower(name: &ModelName, left_out: &LeftOut) -> String {
     let name = words::harmless(&name);
     match &left_out.reason {
         None => format!(
-            "its vision tower {file} is left out: {name} takes texts only; `trine pull {name}` without --no-mmproj downloads it"
+            "its vision tower {file} is left out: {name} takes texts only; `trine pull {name}` \
+             without --no-mmproj downloads it"
         ),
         Some(reason) => format!(
-            "its vision tower {file} is left out: {}; {name} takes texts only; for images name another tower with --mmproj \
-             FILE, or {}",
+            "its vision tower {file} is left out: {}; {name} takes texts only; for images name \
+             another tower with --mmproj FILE, or {}",
             words::harmless(reason),
             seeing::other()
         ),
@@ -116,7 +117,8 @@ pub fn ask(
             format!("{what} is here {share}. Go on with its download, {size} in all? [Y/n] ")
         }
         (Some(misfit), _) => format!(
-            "{what} is not on this machine; its files have {size}.\n{misfit}\nDownload it anyway? [y/N] "
+            "{what} is not on this machine; its files have {size}.\n{misfit}\nDownload it anyway? \
+             [y/N] "
         ),
     };
     agree(library, &question, &what, misfit.is_none())

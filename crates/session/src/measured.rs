@@ -135,7 +135,8 @@ pub fn machine(
                 reads.how
             )),
             measured(format!(
-                "{} and {} Top/s: products of {FEW_ROWS} and {PREFILL} rows with {shape}; the better one is the limit",
+                "{} and {} Top/s: products of {FEW_ROWS} and {PREFILL} rows with {shape}; the \
+                 better one is the limit",
                 words::rate(skinny / 1e12),
                 words::rate(wide / 1e12)
             )),

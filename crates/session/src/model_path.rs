@@ -35,8 +35,8 @@ pub fn existing_path(typed: &str) -> Result<Option<PathBuf>> {
             return Ok(None);
         }
         Ok(_) if is_picture(path) => bail!(
-            "{typed} is an image, not a model; give it to a model by --image: trine run MODEL \"What is \
-             this?\" --image {typed}"
+            "{typed} is an image, not a model; give it to a model by --image: trine run MODEL \
+             \"What is this?\" --image {typed}"
         ),
         Ok(facts) if facts.is_dir() => return in_folder(path).map(Some),
         Ok(_) => return of_file(path).map(Some),
@@ -45,7 +45,8 @@ pub fn existing_path(typed: &str) -> Result<Option<PathBuf>> {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
     if is_link {
         bail!(
-            "{typed} is a link that cannot be followed: {error}; point it at a model, or name the model itself"
+            "{typed} is a link that cannot be followed: {error}; point it at a model, or name the \
+             model itself"
         );
     }
     if error.kind() == io::ErrorKind::PermissionDenied && looks_like_path(typed) {

@@ -161,7 +161,8 @@ impl Source {
         let checkpoint = self.open_checkpoint()?;
         if Assistant::is_in(&checkpoint) {
             bail!(
-                "{0} is no model of its own: it guesses for another one; name that one, with --draft {0}",
+                "{0} is no model of its own: it guesses for another one; name that one, with \
+                 --draft {0}",
                 words::harmless(&self.name())
             );
         }
@@ -286,8 +287,8 @@ fn resolve_name(library: &ModelLibrary, typed: &str) -> Result<Resolved> {
             Ok(Resolved::Missing(Missing { preset: Some(Box::new(preset)), ..missing }))
         }
         Resolved::Unknown => bail!(
-            "the preset {} stands on {}, which is not there any more; create it again from another model, or remove it \
-             with `trine rm {0}`",
+            "the preset {} stands on {}, which is not there any more; create it again from another \
+             model, or remove it with `trine rm {0}`",
             preset.name,
             preset.from
         ),
@@ -451,13 +452,13 @@ fn not_here(
     };
     if let Some(share) = fetch::share_here(hub, name) {
         return anyhow!(
-            "{typed} is here {share}{facts}. Its download goes on with `trine pull {typed}`, or in this command \
-             with --yes{local}"
+            "{typed} is here {share}{facts}. Its download goes on with `trine pull {typed}`, or in \
+             this command with --yes{local}"
         );
     }
     anyhow!(
-        "{typed} is not on this machine{facts}. Download it with `trine pull {typed}`, or let this command \
-         download it with --yes{local}"
+        "{typed} is not on this machine{facts}. Download it with `trine pull {typed}`, or let this \
+         command download it with --yes{local}"
     )
 }
 
@@ -490,8 +491,9 @@ fn not_found(library: &ModelLibrary, typed: &str) -> anyhow::Error {
         message.push('.');
     }
     message.push_str(
-        " A model is a .gguf file, a folder with config.json, or a name: `trine list` shows those of this machine, `trine \
-         search` those that can be downloaded, and owner/repo names any repository of Hugging Face",
+        " A model is a .gguf file, a folder with config.json, or a name: `trine list` shows those \
+         of this machine, `trine search` those that can be downloaded, and owner/repo names any \
+         repository of Hugging Face",
     );
     anyhow!(message)
 }

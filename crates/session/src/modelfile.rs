@@ -73,7 +73,8 @@ pub fn parse(text: &str) -> Result<Modelfile, String> {
     if file.from.is_empty() {
         let last = text.lines().count().max(1);
         return Err(format!(
-            "line {last}: there is no FROM up to here: write the model on a line such as FROM gemma3:4b"
+            "line {last}: there is no FROM up to here: write the model on a line such as FROM \
+             gemma3:4b"
         ));
     }
     Ok(file)
@@ -147,7 +148,8 @@ impl Modelfile {
             }
             "TEMPLATE" => {
                 self.notes.push(format!(
-                    "line {number}: TEMPLATE is left out: it is not written in Jinja; the model's own template is used"
+                    "line {number}: TEMPLATE is left out: it is not written in Jinja; the model's \
+                     own template is used"
                 ));
                 Ok(())
             }
@@ -207,9 +209,23 @@ mod tests {
     #[test]
     fn what_makes_a_preset_is_read() {
         let file = parse(
-            "# A comment\nFROM gemma3:4b\n\nparameter temperature 0.5\nPARAMETER stop \"<end>\"\nPARAMETER stop STOP\n\
-             PARAMETER num_ctx 4096\nPARAMETER num_gpu 99\nSYSTEM \"\"\"You are \"Mario\".\n# no comment\n\nSay so.\"\"\"\n\
-             MESSAGE user Is Toronto in Canada?\nMESSAGE assistant \"\"\"yes\"\"\"\nLICENSE \"\"\"\nlong\n\"\"\"\n",
+            "# A comment\n\
+             FROM gemma3:4b\n\
+             \n\
+             parameter temperature 0.5\n\
+             PARAMETER stop \"<end>\"\n\
+             PARAMETER stop STOP\n\
+             PARAMETER num_ctx 4096\n\
+             PARAMETER num_gpu 99\n\
+             SYSTEM \"\"\"You are \"Mario\".\n\
+             # no comment\n\
+             \n\
+             Say so.\"\"\"\n\
+             MESSAGE user Is Toronto in Canada?\n\
+             MESSAGE assistant \"\"\"yes\"\"\"\n\
+             LICENSE \"\"\"\n\
+             long\n\
+             \"\"\"\n",
         )
         .unwrap();
         assert_eq!(file.from, "gemma3:4b");

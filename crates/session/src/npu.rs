@@ -49,7 +49,8 @@ pub fn describe(
     opened.lender()?;
     let NpuShare::Part(part) = npu.share else {
         return Err(usage(
-            "what is lent follows from products that are timed on the NPU, and here none is submitted: give --npu-share too, such as 0.25",
+            "what is lent follows from products that are timed on the NPU, and here none is \
+             submitted: give --npu-share too, such as 0.25",
         ));
     };
     let (_, pack) = open_pack(library, npu)?;
@@ -113,7 +114,8 @@ fn open(library: &ModelLibrary, pack: &Pack, share: Share) -> Result<NpuPartner>
         "what --npu asks for is trine's model here: no time and no result is an NPU's".to_owned()
     } else {
         format!(
-            "products are tried on the NPU now, and this was {UNTESTED}. A command that hangs can take a restart of the machine"
+            "products are tried on the NPU now, and this was {UNTESTED}. A command that hangs can \
+             take a restart of the machine"
         )
     });
     let opened = NpuPartner::open(RealSys::new(), path, pack, share);
@@ -169,7 +171,8 @@ impl fmt::Display for Done {
         }
         write!(
             f,
-            "{device}: {products} products of {rows} rows, computing for {seconds:.3} s; the device beside it waited {waited_seconds:.3} s"
+            "{device}: {products} products of {rows} rows, computing for {seconds:.3} s; the \
+             device beside it waited {waited_seconds:.3} s"
         )?;
         if *instead > 0 {
             write!(f, " and computed {instead} products instead of it")?;

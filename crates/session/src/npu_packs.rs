@@ -44,7 +44,8 @@ fn names(folder: &Path) -> Result<Vec<String>> {
         Err(error) => {
             return Err(error).with_context(|| {
                 format!(
-                    "cannot read {}, the folder of kernel packs; check what it is, and its permissions",
+                    "cannot read {}, the folder of kernel packs; check what it is, and its \
+                     permissions",
                     shown(folder)
                 )
             });
@@ -73,7 +74,8 @@ pub fn only_pack(library: &ModelLibrary) -> Result<PathBuf> {
     let place = shown(&folder);
     if names.is_empty() {
         bail!(
-            "no kernel pack in {place}; make one of AMD's published {} with `trine npu pack`, as docs/npu.md says, or name a pack's folder",
+            "no kernel pack in {place}; make one of AMD's published {} with `trine npu pack`, as \
+             docs/npu.md says, or name a pack's folder",
             Family::Int8.file()
         );
     }
@@ -89,7 +91,8 @@ pub fn only_pack(library: &ModelLibrary) -> Result<PathBuf> {
     let choice = if used.is_empty() { refused } else { used };
     match &choice[..] {
         [] => bail!(
-            "the kernel packs in {place} ({}) are for no command of trine's yet; make one of AMD's published {} with `trine npu pack`",
+            "the kernel packs in {place} ({}) are for no command of trine's yet; make one of AMD's \
+             published {} with `trine npu pack`",
             told(&names.join(", ")),
             Family::Int8.file()
         ),

@@ -18,7 +18,8 @@ fn fitting(allowed: Option<u64>, wanted: usize, reserve: usize) -> Result<usize,
     let others = OTHERS + reserve as u64;
     match usize::try_from(allowed.saturating_sub(others)).unwrap_or(usize::MAX) {
         0 => Err(format!(
-            "the system allows {allowed} open files, the server needs {} at least; raise the limit, for example with `ulimit -n {}`",
+            "the system allows {allowed} open files, the server needs {} at least; raise the \
+             limit, for example with `ulimit -n {}`",
             others + 1,
             others + wanted as u64,
         )),

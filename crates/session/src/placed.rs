@@ -264,7 +264,8 @@ impl Placed {
         }
         if let Some((taken, free)) = self.overdrawn() {
             text.push_str(&format!(
-                "the CPU and the GPU share {} of memory, and their parts take {}; what does not fit goes to swap space\n",
+                "the CPU and the GPU share {} of memory, and their parts take {}; what does not \
+                 fit goes to swap space\n",
                 words::bytes(free),
                 words::bytes(taken)
             ));

@@ -134,7 +134,8 @@ impl Subject {
         if !agree {
             let _ = std::fs::remove_file(path);
             bail!(
-                "this model has settings that a GGUF file cannot express; use --quantize while loading instead"
+                "this model has settings that a GGUF file cannot express; use --quantize while \
+                 loading instead"
             );
         }
         Ok(())

@@ -237,13 +237,15 @@ impl Reduced<'_> {
             let (asked, run) =
                 (words::counted(asked, "request"), if running == 1 { "runs" } else { "run" });
             lines.push(format!(
-                "{running} of {asked} {run} at once: {limit} has room for no more; {} makes room, others wait{taking}",
+                "{running} of {asked} {run} at once: {limit} has room for no more; {} makes room, \
+                 others wait{taking}",
                 remedies(&["a shorter --context"])
             ));
         }
         if running >= asked && chosen.is_none() {
             lines.push(format!(
-                "up to {} at once, as suits the device and its memory: --sequences chooses another number",
+                "up to {} at once, as suits the device and its memory: --sequences chooses another \
+                 number",
                 words::counted(running, "request")
             ));
         }
@@ -395,8 +397,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "2 of 8 requests run at once: --kv-memory 1.1 GB has room for no more; more of it or --kv int8 or a \
-              shorter --context makes room, others wait",
+                "2 of 8 requests run at once: --kv-memory 1.1 GB has room for no more; more of it \
+                 or --kv int8 or a shorter --context makes room, others wait",
                 whole
             ]
         );
@@ -407,8 +409,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "1 of 8 requests runs at once: the free memory of gpu has room for no more; a shorter --context makes \
-              room, others wait",
+                "1 of 8 requests runs at once: the free memory of gpu has room for no more; a \
+                 shorter --context makes room, others wait",
                 whole
             ]
         );
@@ -417,13 +419,12 @@ mod tests {
         let lines = Reduced { context: (8192, 2048), kv_memory: None, ..with_draft() }.lines();
         assert_eq!(
             lines,
-            [
-                "the context is 2048 tokens: the free memory of gpu has room for no more of the model's 8192; --kv int8 \
-              or a smaller model makes room; the draft takes 3 MB"
-            ]
+            ["the context is 2048 tokens: the free memory of gpu has room for no more of the \
+                 model's 8192; --kv int8 or a smaller model makes room; the draft takes 3 MB"]
         );
         let open = Reduced { sequences: (None, 64), ..full.clone() };
-        let said = "up to 64 requests at once, as suits the device and its memory: --sequences chooses another number";
+        let said = "up to 64 requests at once, as suits the device and its memory: --sequences \
+            chooses another number";
         assert_eq!(open.lines(), [said, whole]);
         let chosen = Reduced { context: (8192, 2048), is_context_chosen: true, ..full.clone() };
         assert_eq!(chosen.lines(), ["the context is 2048 tokens: that was asked for"]);

@@ -417,8 +417,8 @@ pub fn not_finite(name: &str, position: usize, row: &[f32]) -> Option<String> {
 /// Returns the error about logits that are not finite; `place` says where that began.
 pub fn overflown(what: &str, place: &str) -> anyhow::Error {
     anyhow!(
-        "{what} ({place}); the model file is damaged or its values overflow: download it again, or try \
-         --device reference to rule the device out"
+        "{what} ({place}); the model file is damaged or its values overflow: download it again, or \
+         try --device reference to rule the device out"
     )
 }
 
@@ -432,8 +432,8 @@ fn check_guesses(name: &str, count: usize, guesses: &[Guess]) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "guess {sound} after the ids of {name} is not finite; the draft's file is damaged or its values overflow: download it \
-         again, or try --device reference to rule the device out"
+        "guess {sound} after the ids of {name} is not finite; the draft's file is damaged or its \
+         values overflow: download it again, or try --device reference to rule the device out"
     )
 }
 
@@ -515,7 +515,8 @@ impl Options {
 fn not_loaded(name: &str, device: &str, layers: Option<usize>, taking: Option<String>) -> String {
     let mut message = match layers {
         Some(layers) => format!(
-            "{name} cannot be loaded with --gpu-layers {layers} on {device}; without it as many layers are taken as fit"
+            "{name} cannot be loaded with --gpu-layers {layers} on {device}; without it as many \
+             layers are taken as fit"
         ),
         None => format!("{name} cannot be loaded on {device}"),
     };
@@ -541,7 +542,8 @@ fn checked_context(
     match settings.context_from {
         ContextFrom::Option => bail!("--context {asked} {than}; use at most {most}"),
         ContextFrom::Settings => bail!(
-            "the setting context = {asked} {than}; `trine config` shows where it is set, and --context {most} comes before it"
+            "the setting context = {asked} {than}; `trine config` shows where it is set, and \
+             --context {most} comes before it"
         ),
         ContextFrom::Preset => {
             library.warn(format_args!("the preset's num_ctx of {asked} {than}: {most} are used"));

@@ -149,7 +149,8 @@ impl Suited {
             return None;
         }
         Some(format!(
-            "{what} needs about {} of memory, and this machine has {} free: it will not run, or very slowly.{}",
+            "{what} needs about {} of memory, and this machine has {} free: it will not run, or \
+             very slowly.{}",
             words::bytes(needed),
             words::bytes(self.room.free?),
             self.best_below(bytes).map_or(String::new(), |model| format!(

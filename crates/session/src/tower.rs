@@ -144,7 +144,8 @@ fn none(source: &Source, model: &Model, choice: &Choice) -> String {
             format!("{facts}; `trine pull {name}` downloads one")
         }
         Source::Local(local) if local.origin == Origin::Store => format!(
-            "{facts}; `trine pull {name}` downloads one if its repository has one, --mmproj FILE names one; else {other}"
+            "{facts}; `trine pull {name}` downloads one if its repository has one, --mmproj FILE \
+             names one; else {other}"
         ),
         Source::Embedded(_) => format!("{name} reads no images; {other}"),
         Source::Local(_) | Source::Path(_) => {
@@ -158,12 +159,12 @@ pub fn other_in_chat(model: &str) -> String {
     let model = words::harmless(model);
     match pulled_tower(&model) {
         true => format!(
-            "{model} reads no images here; leave with /exit, and `trine pull {model}` downloads what reads them, unless \
-             the chat was started with --no-mmproj"
+            "{model} reads no images here; leave with /exit, and `trine pull {model}` downloads \
+             what reads them, unless the chat was started with --no-mmproj"
         ),
         false => format!(
-            "{model} reads no images; /model {SEEING} goes on with a model that does, unless the chat was started with \
-             --no-mmproj"
+            "{model} reads no images; /model {SEEING} goes on with a model that does, unless the \
+             chat was started with --no-mmproj"
         ),
     }
 }
@@ -302,8 +303,8 @@ pub fn check_rows(model: &Model, rows: &[f32], place: impl FnOnce() -> String) -
     }
     let file = model.tower().map(|tower| words::shown(tower.checkpoint().source()));
     bail!(
-        "{} makes rows of images that are not finite ({}): the vision tower's file is damaged or its values overflow; download it \
-         again, or try --device reference to rule the device out",
+        "{} makes rows of images that are not finite ({}): the vision tower's file is damaged or \
+         its values overflow; download it again, or try --device reference to rule the device out",
         file.unwrap_or_default(),
         place()
     )

@@ -19,7 +19,8 @@ pub enum TextError {
     },
     /// A tokenizer file uses a component that Gemma tokenizers do not have.
     #[error(
-        "{place}: {} is not supported; trine reads byte-fallback BPE tokenizers as Gemma models have them",
+        "{place}: {} is not supported; trine reads byte-fallback BPE tokenizers as Gemma models \
+         have them",
         on_one_line(found)
     )]
     UnsupportedTokenizer {
@@ -67,7 +68,8 @@ pub enum TextError {
     },
     /// The system cannot create a thread with the stack that a template may need.
     #[error(
-        "the system gives no thread to render the chat template on ({problem}); free memory, or raise the limit on it or on processes"
+        "the system gives no thread to render the chat template on ({problem}); free memory, or \
+         raise the limit on it or on processes"
     )]
     TemplateThread {
         /// The error of the system.
@@ -75,7 +77,8 @@ pub enum TextError {
     },
     /// The chat template asked for more work, memory or output than is allowed.
     #[error(
-        "the chat template exceeds the limit for {what} ({limit}); use a simpler template or a shorter conversation"
+        "the chat template exceeds the limit for {what} ({limit}); use a simpler template or a \
+         shorter conversation"
     )]
     TemplateLimit {
         /// The exhausted resource.
@@ -85,7 +88,8 @@ pub enum TextError {
     },
     /// The chat template does not write one mark for each picture.
     #[error(
-        "the model's chat template shows {shown} of {pictures} images; leave images out, or use a template that writes {mark} for each part of the type image"
+        "the model's chat template shows {shown} of {pictures} images; leave images out, or use a \
+         template that writes {mark} for each part of the type image"
     )]
     Pictures {
         /// The number of marks in the rendered text.

@@ -71,7 +71,8 @@ impl ToolChoice {
         let wrong = || {
             ToolError::new(
                 "tool_choice",
-                "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}",
+                "use \"auto\", \"none\", \"required\" or \
+                 {\"type\": \"function\", \"function\": {\"name\": ...}}",
             )
         };
         match value {

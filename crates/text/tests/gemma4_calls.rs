@@ -29,7 +29,9 @@ fn world() -> World {
 fn tools(schema: &Value) -> Tools {
     Tools::from_openai(&json!([
         {"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}},
-        {"type": "function", "function": {"name": "ff", "parameters": {"type": "object", "properties": {}}}},
+        {"type": "function", "function": {"name": "ff",
+            "parameters": {"type": "object",
+            "properties": {}}}},
     ]))
     .unwrap()
 }
@@ -307,7 +309,9 @@ fn schemas_of_all_kinds_are_held() {
             ["no ", "yes", "yes 1x"].map(string).into(),
         ),
         (
-            json!({"type": "object", "patternProperties": {"^n_": {"type": "integer"}}, "additionalProperties": false}),
+            json!({"type": "object",
+                "patternProperties": {"^n_": {"type": "integer"}},
+                "additionalProperties": false}),
             vec!["{}".into(), "{n_a:1}".into(), "{n_a:1,n_:2}".into()],
             vec!["{a:1}".into(), "{n_a:true}".into(), "{an_:1}".into()],
         ),
@@ -346,7 +350,8 @@ fn schemas_of_all_kinds_are_held() {
             vec!["1.5".into(), "true".into()],
         ),
         (
-            json!({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}], "items": {"type": "null"}, "minItems": 1, "maxItems": 4}),
+            json!({"type": "array",
+                "prefixItems": [{"type": "integer"}, {"type": "boolean"}], "items": {"type": "null"}, "minItems": 1, "maxItems": 4}),
             vec!["[1]".into(), "[1,true]".into(), "[1,true,null,null]".into()],
             vec!["[]".into(), "[true]".into(), "[1,true,null,null,null]".into(), "[1,null]".into()],
         ),
@@ -362,7 +367,9 @@ fn schemas_of_all_kinds_are_held() {
             vec!["{k:a}".into(), "{k:1,}".into()],
         ),
         (
-            json!({"type": "object", "properties": {"b": {"type": "integer"}, "A": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}}),
+            json!({"type": "object",
+                "properties": {"b": {"type": "integer"}, "A": {"type": "integer"}},
+                "additionalProperties": {"type": "boolean"}}),
             vec![
                 "{}".into(),
                 "{A:1}".into(),
@@ -373,12 +380,15 @@ fn schemas_of_all_kinds_are_held() {
             vec!["{b:1,A:2}".into(), "{b:true}".into()],
         ),
         (
-            json!({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"properties": {"b": {"type": "integer"}}}]}),
+            json!({"allOf": [{"type": "object",
+                "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"properties": {"b": {"type": "integer"}}}]}),
             vec!["{a:1}".into(), "{a:1,b:2}".into()],
             vec!["{b:1}".into(), "{a:1,c:2}".into()],
         ),
         (
-            json!({"anyOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"type": "object", "properties": {"a": {"type": "boolean"}}}]}),
+            json!({"anyOf": [{"type": "object",
+                "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"type": "object",
+                "properties": {"a": {"type": "boolean"}}}]}),
             vec!["{a:1}".into(), "{a:true}".into(), "{}".into()],
             vec!["{a:null}".into()],
         ),
@@ -441,7 +451,8 @@ fn schemas_may_refer_to_themselves() {
     let world = world();
     let schema = json!({
         "type": "object", "properties": {"root": {"$ref": "#/$defs/node"}}, "required": ["root"],
-        "$defs": {"node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["next"]}},
+        "$defs": {"node": {"type": "object",
+            "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["next"]}},
     });
     let grammar = world.grammar(&tools(&schema), &ToolChoice::Required, false);
     check(&world, &grammar, "<|tool_call>call:f{root:{next:{next:null}}}<tool_call|>", true);
@@ -452,7 +463,9 @@ fn schemas_may_refer_to_themselves() {
 fn what_no_grammar_holds_is_left_out_and_told() {
     let world = world();
     let schema = json!({"type": "object", "properties": {
-        "a": {"type": "object", "propertyNames": {"pattern": "x"}}, "b": {"type": "array", "uniqueItems": true},
+        "a": {"type": "object",
+            "propertyNames": {"pattern": "x"}}, "b": {"type": "array",
+            "uniqueItems": true},
         "c": {"type": "string", "pattern": "(a$)(b)?"},
     }});
     let grammar = world.grammar(&tools(&schema), &ToolChoice::Required, false);
@@ -601,12 +614,14 @@ fn hostile_schemas_are_refused_or_held() {
         deep,
         json!({"type": "object", "required": names, "patternProperties": patterns}),
         json!({"type": "object", "required": names}),
-        json!({"type": "object", "required": [long], "patternProperties": {"[ab]*a[ab]{400}c": {}}}),
+        json!({"type": "object", "required": [long],
+            "patternProperties": {"[ab]*a[ab]{400}c": {}}}),
         json!({"type": "object", "properties": wide}),
         crossed,
         chain,
         json!({"type": "object", "properties": {"v": {"enum": values}}}),
-        json!({"type": "object", "properties": {"v": {"type": "array", "items": {"type": "integer"}, "minItems": 4000}}}),
+        json!({"type": "object",
+            "properties": {"v": {"type": "array", "items": {"type": "integer"}, "minItems": 4000}}}),
         json!({"type": "object", "properties": {"v": {"type": "string", "minLength": 60000}}}),
         json!({"type": "object", "properties": {"v": false}, "required": ["v"]}),
     ] {

@@ -20,7 +20,9 @@ fn format() -> Arc<dyn ReplyFormat> {
 
 fn tools() -> Tools {
     Tools::from_openai(&json!([
-        {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": {
+        {"type": "function", "function": {"name": "weather",
+            "description": "Tells it.",
+            "parameters": {
             "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
         }}},
         {"type": "function", "function": {"name": "time"}},
@@ -97,10 +99,13 @@ fn replies_are_split_wherever_they_are_cut() {
         ("<|channel><channel|><channel|>It is.<channel|>".into(), vec!["text \"It is.\""]),
         ("<|channel>thought<channel|> \n".into(), vec![]),
         ("<|channel>thought\n  I am cut".into(), vec!["thought \"I am cut\""]),
-        ("<|channel>I have no name and am long<channel|>x".into(), vec!["thought \"I have no name and am long\"", "text \"x\""]),
+        ("<|channel>I have no name and am long<channel|>x".into(), vec!["thought \"I have no name \
+            and am long\"",
+            "text \"x\""]),
         (oslo.clone(), vec!["weather {\"city\":\"Oslo\"}"]),
         (
-            format!("<|channel>thought\nTwo.\n<channel|>\n{oslo}\n<|tool_call>call:time{{}}<tool_call|>"),
+            format!("<|channel>thought\nTwo.\n<channel|>\n{oslo}\n\
+                <|tool_call>call:time{{}}<tool_call|>"),
             vec!["thought \"Two.\"", "weather {\"city\":\"Oslo\"}", "time {}"],
         ),
         (format!("I look.\n{oslo}"), vec!["text \"I look.\\n\"", "weather {\"city\":\"Oslo\"}"]),
@@ -111,10 +116,12 @@ fn replies_are_split_wherever_they_are_cut() {
         ("<|tool_call>call:unknown{}<tool_call|>".into(), vec!["text \"call:unknown{}\""]),
         // What guided models do not write, and others do.
         (
-            "<|tool_call> call:weather{ city : \"Oslo\" , days: 2 , a:[ 1 ,-2.50e3,None, true ] ,b:{}}<tool_call|>".into(),
+            "<|tool_call> \
+             call:weather{ city : \"Oslo\" , days: 2 , a:[ 1 ,-2.50e3,None, true ] ,b:{}}<tool_call|>".into(),
             vec!["weather {\"city\":\"Oslo\",\"days\":2,\"a\":[1,-2.50e3,null,true],\"b\":{}}"],
         ),
-        ("<|tool_call>call:weather{city:Oslo,}<tool_call|>".into(), vec!["weather {\"city\":\"Oslo\"}"]),
+        ("<|tool_call>call:weather{city:Oslo,}<tool_call|>".into(), vec!["weather \
+            {\"city\":\"Oslo\"}"]),
         (
             format!("<|tool_call>call:weather{{{q}a:b{q}:{q}{q},city:{q}x{q},city:{q}y{q}}}<tool_call|>"),
             vec!["weather {\"a:b\":\"\",\"city\":\"x\"}"],
@@ -205,17 +212,20 @@ fn written(messages: Value, template: &ChatTemplate) -> String {
 
 #[test]
 fn conversations_are_written_for_the_template() {
-    let call = |id: &str, city: &str| json!({"id": id, "type": "function", "function": {"name": "weather", "arguments": format!("{{\"city\": \"{city}\", \"A\": null}}")}});
+    let call = |id: &str, city: &str| {
+        json!({"id": id, "type": "function", "function": {"name": "weather",
+        "arguments": format!("{{\"city\": \"{city}\", \"A\": null}}")}})
+    };
     let messages = json!([
         {"role": "user", "content": "Weather?"},
-        {"role": "assistant", "content": "<|channel>thought\nx\n<channel|>I look.", "thinking": "Hm.", "tool_calls": [call("1", "Oslo"), call("2", "Rome")]},
+        {"role": "assistant", "content": "<|channel>thought\nx\n<channel|>I look.", "thinking": "Hm.",
+            "tool_calls": [call("1", "Oslo"), call("2", "Rome")]},
         {"role": "tool", "tool_call_id": "1", "content": "{\"t\": 1}"},
         {"role": "tool", "tool_call_id": "2", "content": "hot"},
     ]);
-    let expected = "<bos><|turn>user\nWeather?<turn|>\n<|turn>model\n<|channel>thought\nHm.\n<channel|>\
-        <|tool_call>call:weather{A:null,city:<|\"|>Oslo<|\"|>}<tool_call|><|tool_call>call:weather{A:null,city:<|\"|>Rome<|\"|>}<tool_call|>\
-        <|tool_response>response:weather{value:<|\"|>{\"t\": 1}<|\"|>}<tool_response|><|tool_response>response:weather{value:<|\"|>hot<|\"|>}<tool_response|>\
-        I look.<turn|>\n<|turn>model\n<|channel>thought\n<channel|>";
+    let expected = "<bos><|turn>user\nWeather?<turn|>\n<|turn>model\n<|channel>thought\nHm.\n\
+        <channel|><|tool_call>call:weather{A:null,city:<|\"|>Oslo<|\"|>}<tool_call|><|tool_call>call:weather{A:null,city:<|\"|>Rome<|\"|>}<tool_call|><|tool_response>response:weather{value:<|\"|>{\"t\": 1}<|\"|>}<tool_response|><|tool_response>response:weather{value:<|\"|>hot<|\"|>}<tool_response|>I \
+        look.<turn|>\n<|turn>model\n<|channel>thought\n<channel|>";
     assert_eq!(written(messages.clone(), &ChatTemplate::gemma4(true)), expected);
     // Results stand with their calls, in whatever order and wherever they come.
     let mut turned = messages.as_array().unwrap().clone();
@@ -237,9 +247,8 @@ fn conversations_are_written_for_the_template() {
     .unwrap();
     assert_eq!(
         written(messages.clone(), &early),
-        "<|turn>user Weather?<|turn>assistant <|tool_call>call:weather{}<tool_call|>\
-         <|tool_call>call:weather{}<tool_call|><|tool_response>response:weather{\"t\": 1}<tool_response|>\
-         <|tool_response>response:weatherhot<tool_response|>"
+        "<|turn>user Weather?<|turn>assistant \
+         <|tool_call>call:weather{}<tool_call|><|tool_call>call:weather{}<tool_call|><|tool_response>response:weather{\"t\": 1}<tool_response|><|tool_response>response:weatherhot<tool_response|>"
     );
     // Its images follow.
     let mut seen = messages.clone();
@@ -266,8 +275,11 @@ fn conversations_are_written_for_the_template() {
 
 #[test]
 fn what_the_template_hides_is_told() {
-    let tools = Tools::from_openai(&json!([{"type": "function", "function": {"name": "f", "parameters": {
-        "type": "object", "properties": {"a": {"type": "array", "items": {"type": "object", "properties": {"type": {"type": "string"}}}}},
+    let tools = Tools::from_openai(&json!([{"type": "function", "function": {"name": "f",
+        "parameters": {
+        "type": "object",
+            "properties": {"a": {"type": "array", "items": {"type": "object",
+            "properties": {"type": {"type": "string"}}}}},
     }}}]))
     .unwrap();
     let choice = ToolChoice::Auto;
@@ -340,7 +352,8 @@ fn thoughts_are_read_with_marks_missing() {
         (false, "th<channel|>Hi.", vec![text("thHi.")]),
         (
             false,
-            "A.\n<|channel>x\nOne.<channel|>\nB. <|channel>x\nTwo.<channel|>C<|channel>x\n<channel|> D",
+            "A.\n<|channel>x\nOne.<channel|>\nB. <|channel>x\nTwo.<channel|>C<|channel>x\n\
+             <channel|> D",
             vec![text("A.\n"), thought("One."), text("B. "), thought("\nTwo."), text("C D")],
         ),
         (

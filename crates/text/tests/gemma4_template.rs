@@ -92,7 +92,9 @@ fn deep_schemas_are_written() {
     }
     let case = json!({
         "messages": [{"role": "user", "content": "x"}], "add_generation_prompt": true,
-        "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}}],
+        "tools": [{"type": "function", "function": {"name": "f",
+            "description": "d",
+            "parameters": schema}}],
     });
     let rendered = render(&ChatTemplate::gemma4(true), &case);
     assert_eq!(rendered.matches("properties:{a:{").count(), 60);

@@ -592,7 +592,8 @@ fn hostile_lark_is_refused_or_followed() {
         "start: A\nA: A \"b\"",
         "start: %json {\"type\":\"strin\"}",
         "start: @other",
-        "start: A\nA: /(.*[a-m].{5})*/ & /(.*[a-m].{6})*/ & /(.*[a-m].{7})*/ & /(.*[a-m].{8})*/ & /(.*[a-m].{9})*/ & /.*/",
+        "start: A\nA: /(.*[a-m].{5})*/ & /(.*[a-m].{6})*/ & /(.*[a-m].{7})*/ & /(.*[a-m].{8})*/ & \
+         /(.*[a-m].{9})*/ & /.*/",
         "start: A\nA: ~(/(.*[a-m].{5})*/ | /(.*[a-m].{6})*/ | ~/(.*[a-m].{7})*/)",
         &format!("start: %json {}", patterns(13)),
     ] {

@@ -156,7 +156,8 @@ fn a_merge_cannot_make_a_control_token() {
     assert!(!tokenizer.encode("Sj", Specials::AsText).unwrap().contains(&512));
 }
 
-const SAMPLE: &str = "<bos><start_of_turn>user\n  Once upon a \u{1F600}\u{2581}\u{2581} time<end_of_turn>\n\n\n\u{0}";
+const SAMPLE: &str = "<bos><start_of_turn>user\n  Once upon a \u{1F600}\u{2581}\u{2581} \
+    time<end_of_turn>\n\n\n\u{0}";
 
 /// Whatever was accepted must also work.
 fn exercise(tokenizer: &Tokenizer) {

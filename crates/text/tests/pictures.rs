@@ -21,7 +21,8 @@ fn file() -> Value {
         let id = file["model"]["vocab"].as_object().unwrap().len();
         file["model"]["vocab"][name] = id.into();
         let added = json!({
-            "id": id, "content": name, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "id": id, "content": name, "special": true,
+                "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false,
         });
         file["added_tokens"].as_array_mut().unwrap().push(added);
@@ -147,7 +148,11 @@ fn controls(tokenizer: &Tokenizer) -> Vec<String> {
 /// A conversation with two pictures and a hostile text wherever a user can put one.
 fn hostile(text: &str, tokenizer: &Tokenizer, template: &ChatTemplate) -> (Vec<Message>, Value) {
     let tools = json!([{"type": "function", "function": {
-        "name": "f", "description": text, "parameters": {"type": "object", "properties": {"p": {"type": "string", "description": text}}},
+        "name": "f",
+            "description": text,
+            "parameters": {"type": "object",
+            "properties": {"p": {"type": "string",
+            "description": text}}},
     }}]);
     // A message that would be all thoughts would be left out.
     let mut made = Message::new("assistant", format!("words {text}"));

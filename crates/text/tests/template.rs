@@ -246,9 +246,8 @@ fn row_43_nested_ranges_run_out_of_steps() {
 /// conversation grow with the square of its length.
 #[test]
 fn a_thousand_calls_and_results_are_rendered() {
-    let source = "{% for m in messages %}{% set ns = namespace(found=false) %}\
-                  {% for after in messages[loop.index:] %}{% if not ns.found and after.role == 'user' %}\
-                  {% set ns.found = true %}{% endif %}{% endfor %}{{ m.content }}\n{% endfor %}";
+    let source = "{% for m in messages %}{% set ns = namespace(found=false) %}{% for after in messages[loop.index:] %}{% if not ns.found and after.role == 'user' %}{% set ns.found = true %}{% endif %}{% endfor %}{{ m.content }}\n\
+        {% endfor %}";
     let result = "src/main.rs:17: error[E0308]: mismatched types, expected u32, found usize";
     let roles = ["assistant", "user"].into_iter().cycle();
     let messages: Vec<Message> = roles.map(|role| Message::new(role, result)).take(2_000).collect();

@@ -12,11 +12,15 @@ use trine_text::{
 };
 
 fn function(name: &str, parameters: Value) -> Value {
-    json!({"type": "function", "function": {"name": name, "description": "Does it.", "parameters": parameters}})
+    json!({"type": "function", "function": {"name": name,
+        "description": "Does it.",
+        "parameters": parameters}})
 }
 
 fn tools() -> Tools {
-    let city = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": false});
+    let city = json!({"type": "object",
+        "properties": {"city": {"type": "string"}}, "required": ["city"],
+        "additionalProperties": false});
     Tools::from_openai(
         &json!([function("weather", city), {"type": "function", "function": {"name": "time"}}]),
     )
@@ -494,7 +498,8 @@ fn conversations_fit_a_template_without_tools() {
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": null, "tool_calls": [
-            {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\":\"Bern\"}"}},
+            {"id": "1", "type": "function", "function": {"name": "weather",
+                "arguments": "{\"city\":\"Bern\"}"}},
             {"id": "2", "type": "function", "function": {"name": "time", "arguments": ""}}]},
         {"role": "tool", "tool_call_id": "1", "content": "{\"t\": 3}"},
         {"role": "tool", "tool_call_id": "2", "content": "noon\n```"},

@@ -8,17 +8,13 @@ use trine_text::{ChatTemplate, Content, Message, Part, RenderOptions, ToolChoice
 use trine_weights::Checkpoint;
 
 /// A format in which each message is a turn of its speaker.
-const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + \
-    '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 /// One that knows no system messages.
-const STRICT: &str = "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system') }}\
-    {% elif (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}\
-    {{ '[' + message.role + ']' + message.content }}{% endfor %}";
+const STRICT: &str = "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system') }}{% elif (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}{{ '[' + message.role + ']' + message.content }}{% endfor %}";
 
 /// One that shows a system message only beside a turn, and lets any speaker follow any other.
-const LAX: &str = "{% for message in messages %}{% if message.role != 'system' %}{% if loop.index0 == 1 and messages[0].role \
-    == 'system' %}{{ messages[0].content + '\\n' }}{% endif %}{{ '<' + message.role + '>' + message.content }}{% endif %}{% endfor %}";
+const LAX: &str = "{% for message in messages %}{% if message.role != 'system' %}{% if loop.index0 == 1 and messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}{% endif %}{{ '<' + message.role + '>' + message.content }}{% endif %}{% endfor %}";
 
 fn templates() -> &'static [(&'static str, ChatTemplate)] {
     static TEMPLATES: OnceLock<Vec<(&'static str, ChatTemplate)>> = OnceLock::new();
@@ -74,7 +70,8 @@ fn gemma_takes_what_clients_send() {
         ),
         (
             &["user", "assistant", "model"],
-            "<start_of_turn>user\nword0.<end_of_turn>\n<start_of_turn>model\nword1.\n\nword2.<end_of_turn>\n",
+            "<start_of_turn>user\nword0.<end_of_turn>\n<start_of_turn>model\nword1.\n\n\
+             word2.<end_of_turn>\n",
         ),
     ] {
         let expected = format!("<bos>{expected}<start_of_turn>model\n");
@@ -89,8 +86,19 @@ fn templates_keep_the_system_messages_that_they_know() {
         render(&chatml, messages(&["system", "user", "assistant", "system", "system", "user"]));
     assert_eq!(
         prompt,
-        "<|im_start|>system\nword0.<|im_end|>\n<|im_start|>user\nword1.<|im_end|>\n<|im_start|>assistant\nword2.<|im_end|>\n\
-         <|im_start|>system\nword3.\n\nword4.<|im_end|>\n<|im_start|>user\nword5.<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\n\
+         word0.<|im_end|>\n\
+         <|im_start|>user\n\
+         word1.<|im_end|>\n\
+         <|im_start|>assistant\n\
+         word2.<|im_end|>\n\
+         <|im_start|>system\n\
+         word3.\n\
+         \n\
+         word4.<|im_end|>\n\
+         <|im_start|>user\n\
+         word5.<|im_end|>\n\
+         <|im_start|>assistant\n"
     );
     assert_eq!(
         render(&chatml, messages(&["system"])),
@@ -119,8 +127,17 @@ fn parts_are_joined_without_losing_a_word() {
     ];
     assert_eq!(
         render(&ChatTemplate::gemma(), messages),
-        "<bos><start_of_turn>user\none\ntwo\n\nthree<start_of_image>four \n\n fivesix\n\nseven<end_of_turn>\n\
-         <start_of_turn>model\n<end_of_turn>\n<start_of_turn>model\n"
+        "<bos><start_of_turn>user\n\
+         one\n\
+         two\n\
+         \n\
+         three<start_of_image>four \n\
+         \n fivesix\n\
+         \n\
+         seven<end_of_turn>\n\
+         <start_of_turn>model\n\
+         <end_of_turn>\n\
+         <start_of_turn>model\n"
     );
 }
 
@@ -130,7 +147,9 @@ proptest! {
     #[test]
     fn no_text_is_lost(
         roles in prop::collection::vec(
-            prop::sample::select(vec!["system", "developer", "user", "assistant", "model", "tool", "call", "empty"]),
+            prop::sample::select(vec!["system",
+                "developer", "user",
+                "assistant", "model", "tool", "call", "empty"]),
             1..12,
         ),
         with_tools: bool,

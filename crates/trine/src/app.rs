@@ -60,7 +60,8 @@ pub(crate) fn main() -> ExitCode {
         }
         let _log = log::start(cli.verbose, is_server, collector.as_ref())?;
         if let Some(folder) = full {
-            tracing::info!(folder = %folder.display(), "Mesa's drivers keep no kernels, for lack of disk space");
+            tracing::info!(folder = %folder.display(),
+                "Mesa's drivers keep no kernels, for lack of disk space");
         }
         interrupt::install();
         #[cfg(unix)]
@@ -109,7 +110,8 @@ fn run(mut cli: Cli, set: &Settings) -> Result<()> {
         (name, None) => {
             if let Some(option) = early.first_given() {
                 return Err(usage(format!(
-                    "{option} has no meaning before `{name}`; leave it out, or see `trine {name} --help`"
+                    "{option} has no meaning before `{name}`; leave it out, or see `trine {name} \
+                     --help`"
                 )));
             }
         }
@@ -156,8 +158,8 @@ fn report_panics() {
             .or_else(|| panic.payload().downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "no message".to_owned());
         output::error(format_args!(
-            "trine has a bug and must stop: {} (at {place}, version {}). Please report this{} with the \
-             command line and, if you can, the model's name",
+            "trine has a bug and must stop: {} (at {place}, version {}). Please report this{} with \
+             the command line and, if you can, the model's name",
             terminal::harmless(&what),
             env!("CARGO_PKG_VERSION"),
             at_address(),

@@ -175,12 +175,12 @@ impl Command {
 
 /// `trine bench`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Every test runs --repeats times after one run that is not counted, all tests in turn, and between \
-them the streaming read bandwidth is measured: the GPU's, or the CPU's with the same number of threads. Shown are \
-the median, the quartiles and the extremes; values beyond 1.5 interquartile ranges from the \
-quartiles are marked and kept. With --draft or --acceptance each test of generation is run without and with guesses, \
-in turn. Where a sensor of energy can be read, joules per token are shown too.")]
+#[command(after_help = "Every test runs --repeats times after one run that is not counted, all \
+    tests in turn, and between them the streaming read bandwidth is measured: the GPU's, or the \
+    CPU's with the same number of threads. Shown are the median, the quartiles and the extremes; \
+    values beyond 1.5 interquartile ranges from the quartiles are marked and kept. With --draft or \
+    --acceptance each test of generation is run without and with guesses, in turn. Where a sensor \
+    of energy can be read, joules per token are shown too.")]
 pub(crate) struct BenchArgs {
     /// The model to measure [default: demo]
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
@@ -236,7 +236,8 @@ pub(crate) struct BenchArgs {
 
     /// Measure what verifying costs: the device runs every row, but the text and its guesses are
     /// a script's, each guess right with probability P
-    #[arg(long, value_name = "P", value_parser = parse_probability, conflicts_with_all = ["draft", "draft_device", "text", "recite"])]
+    #[arg(long, value_name = "P", value_parser = parse_probability, conflicts_with_all = ["draft",
+        "draft_device", "text", "recite"])]
     pub(crate) acceptance: Option<f64>,
 
     /// Measure a draft that reads the model's caches at a given acceptance: model and draft run
@@ -263,8 +264,12 @@ pub(crate) struct BenchArgs {
         value_parser = BenchPicture::parse,
         help_heading = "Images",
         conflicts_with_all = [
-            "prompt", "generate", "batch", "depth", "steps", "draft", "drafts", "draft_device", "text", "recite",
-            "acceptance", "accept", "no_mmproj", "temperature", "top_k", "top_p", "repetition_penalty",
+            "prompt", "generate", "batch", "depth", "steps", "draft", "drafts",
+                "draft_device", "text", "recite",
+            "acceptance", "accept",
+                "no_mmproj",
+                "temperature", "top_k", "top_p",
+                "repetition_penalty",
             "presence_penalty", "grammar", "logprobs"
         ]
     )]
@@ -296,10 +301,10 @@ pub(crate) struct BenchArgs {
 
 /// `trine eval`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-The text is cut into windows of --context tokens that begin --stride tokens apart; each begins with \
-<bos>. Every token is scored once, in the first window that holds it. With --against, the divergence \
-D(AGAINST || MODEL) of the predicted distributions is computed at every scored token, in nats.")]
+#[command(after_help = "The text is cut into windows of --context tokens that begin --stride \
+    tokens apart; each begins with <bos>. Every token is scored once, in the first window that \
+    holds it. With --against, the divergence D(AGAINST || MODEL) of the predicted distributions is \
+    computed at every scored token, in nats.")]
 pub(crate) struct EvalArgs {
     /// The model to judge
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
@@ -334,12 +339,12 @@ pub(crate) struct EvalArgs {
 
 /// `trine plan`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-The forecast takes bytes and operations from the model's Plan and the rates of the machine. Nothing \
-is loaded but one matrix, where this machine is measured. Limits use the best rates there are and \
-nothing else, products at the rate of f16: nothing is faster without drafts or narrower products, \
-unless the model fits into caches. The output says which rates are measured, \
-published, assumed or given. `trine explain` shows the Plan itself, `trine bench` measures.")]
+#[command(after_help = "The forecast takes bytes and operations from the model's Plan and the \
+    rates of the machine. Nothing is loaded but one matrix, where this machine is measured. Limits \
+    use the best rates there are and nothing else, products at the rate of f16: nothing is faster \
+    without drafts or narrower products, unless the model fits into caches. The output says which \
+    rates are measured, published, assumed or given. `trine explain` shows the Plan itself, `trine \
+    bench` measures.")]
 pub(crate) struct PlanArgs {
     /// The model to forecast [default: demo]
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
@@ -411,10 +416,12 @@ pub(crate) struct PlanArgs {
 
 /// `trine quantize`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Only F32, F16 and BF16 matrices are converted; tensors that are quantised already are copied as they \
-are, norms are stored as F32. A matrix whose rows are not a whole number of blocks takes another type; \
-the report names it. The file holds everything needed to run: tokenizer, chat template, defaults.")]
+#[command(
+    after_help = "Only F32, F16 and BF16 matrices are converted; tensors that are quantised \
+    already are copied as they are, norms are stored as F32. A matrix whose rows are not a whole \
+    number of blocks takes another type; the report names it. The file holds everything needed to \
+    run: tokenizer, chat template, defaults."
+)]
 pub(crate) struct QuantizeArgs {
     /// The model to convert
     #[arg(value_name = "IN", long_help = MODEL_HELP)]

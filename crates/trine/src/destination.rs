@@ -20,7 +20,8 @@ const LINKS_MAX: usize = 40;
 pub(crate) fn behind_links(path: &Path) -> Result<PathBuf> {
     if path == Path::new("-") {
         bail!(
-            "`-` would be standard output, which this cannot go to; give the name of a file (./- for one of that name)"
+            "`-` would be standard output, which this cannot go to; give the name of a file (./- \
+             for one of that name)"
         );
     }
     let mut file = path.to_owned();
@@ -70,7 +71,8 @@ pub(crate) fn check_room(path: &Path, bytes: u64) -> Result<()> {
         .with_context(|| format!("{} is no name of a file; choose another", path.display()))?;
     match trine_hub::available_bytes(&place) {
         Some(free) if free < bytes => bail!(
-            "cannot write {}: it takes {}, and its disk has {} free; free some space, or choose a name on another disk",
+            "cannot write {}: it takes {}, and its disk has {} free; free some space, or choose a \
+             name on another disk",
             path.display(),
             output::bytes(bytes),
             output::bytes(free)

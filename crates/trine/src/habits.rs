@@ -58,11 +58,13 @@ const COMMANDS: [(&[&str], &str); 11] = [
 const WORDS: [(&[&str], &str); 8] = [
     (
         &["launch"],
-        "write: trine serve, and give the program its address, http://127.0.0.1:8080/v1; docs/server.md shows how",
+        "write: trine serve, and give the program its address, http://127.0.0.1:8080/v1; \
+         docs/server.md shows how",
     ),
     (
         &["login", "signin", "logout", "signout", "whoami"],
-        "trine has no accounts; for gated models of Hugging Face, set HF_TOKEN to a token of your account there",
+        "trine has no accounts; for gated models of Hugging Face, set HF_TOKEN to a token of your \
+         account there",
     ),
     (
         &["push", "publish", "upload", "share"],
@@ -70,7 +72,8 @@ const WORDS: [(&[&str], &str); 8] = [
     ),
     (
         &["import"],
-        "files need no import; write: trine run FILE, or for a short name: trine create NAME --from FILE",
+        "files need no import; write: trine run FILE, or for a short name: trine create NAME \
+         --from FILE",
     ),
     (
         &["log", "logs"],
@@ -82,7 +85,8 @@ const WORDS: [(&[&str], &str); 8] = [
     ),
     (
         &["uninstall"],
-        "trine does not remove itself; docs/installing.md says how. A model is removed by: trine rm MODEL",
+        "trine does not remove itself; docs/installing.md says how. A model is removed by: trine \
+         rm MODEL",
     ),
     (
         &["update", "upgrade"],
@@ -102,7 +106,8 @@ const OPTIONS: [(&str, &str); 17] = [
     ("--flash-attn", "attention is always computed so; leave it out"),
     (
         "--api-key",
-        "write the key to a file, and give --api-key-file FILE: other users of this machine see command lines",
+        "write the key to a file, and give --api-key-file FILE: other users of this machine see \
+         command lines",
     ),
     ("--no-mmap", MAPPED),
     ("--mmap", MAPPED),
@@ -325,7 +330,8 @@ fn correct_conflict(told: &mut clap::Error) {
     let named: String =
         kinds.iter().filter_map(|&kind| told.get(kind)).map(ToString::to_string).collect();
     if named.contains("--interactive") && named.to_lowercase().contains("prompt") {
-        let text = "a chat takes no prompt: leave it out, and type it in the chat; without --interactive (-cnv) it is answered once";
+        let text = "a chat takes no prompt: leave it out, and type it in the chat; without \
+            --interactive (-cnv) it is answered once";
         tip(told, text.to_owned());
     }
 }

@@ -50,7 +50,8 @@ impl Words {
     pub(crate) fn read(self, is_taken: bool) -> Result<String> {
         if is_taken && self == Self::Input {
             return Err(usage(
-                "standard input is the image of --image; give the prompt as PROMPT or with --prompt-file",
+                "standard input is the image of --image; give the prompt as PROMPT or with \
+                 --prompt-file",
             ));
         }
         let words = match self {
@@ -65,8 +66,8 @@ impl Words {
         let prompt = joined(words, input);
         if prompt.trim().is_empty() {
             return Err(usage(
-                "the prompt is empty; give one: trine run demo \"Tell me a story\", with --prompt-file or on standard input, or \
-                 run in a terminal to chat",
+                "the prompt is empty; give one: trine run demo \"Tell me a story\", with \
+                 --prompt-file or on standard input, or run in a terminal to chat",
             ));
         }
         Ok(prompt)
@@ -105,7 +106,8 @@ fn read_stdin(has_words: bool) -> Result<String> {
     match receiver.recv_timeout(SILENT) {
         Ok(text) => return text,
         Err(RecvTimeoutError::Timeout) => output::note(&format!(
-            "waiting for the end of standard input, whose text is added to the prompt; `< {NOTHING}` leaves it out",
+            "waiting for the end of standard input, whose text is added to the prompt; `< \
+             {NOTHING}` leaves it out",
         )),
         Err(RecvTimeoutError::Disconnected) => {}
     }

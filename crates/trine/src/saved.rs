@@ -130,7 +130,8 @@ impl Conversation {
             (0..saved.messages.len()).find(|&at| saved.messages[at].role != expected(at))
         {
             bail!(
-                "{shown}: message {index} is the {:?}'s; messages alternate, beginning with the user's: correct the file",
+                "{shown}: message {index} is the {:?}'s; messages alternate, beginning with the \
+                 user's: correct the file",
                 saved.messages[index].role
             );
         }
@@ -156,7 +157,8 @@ fn read(bytes: &[u8]) -> Result<Saved> {
         return match list.as_slice() {
             [one] => read(&serde_json::to_vec(one)?),
             several => bail!(
-                "it is a list of {} conversations; give the file of one, which the page exports too",
+                "it is a list of {} conversations; give the file of one, which the page exports \
+                 too",
                 several.len()
             ),
         };

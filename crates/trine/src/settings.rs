@@ -268,7 +268,8 @@ fn read_file(path: &Path, is_named: bool) -> Result<Option<String>> {
     };
     if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
         return Err(anyhow!(
-            "{shown} is not a file of settings: it is a folder or device, or has more than {FILE_BYTES_MAX} bytes"
+            "{shown} is not a file of settings: it is a folder or device, or has more than \
+             {FILE_BYTES_MAX} bytes"
         ));
     }
     let mut bytes = Vec::new();

@@ -224,7 +224,8 @@ mod tests {
             12,
             &format!("some words\nbefore\n{code}\nand words\nafter"),
         );
-        let list = "  ~~~\n  a line that is longer than that\n  ```\n  still code, and long\n  ~~~\nshort words again";
+        let list = "  ~~~\n  a line that is longer than that\n  ```\n  still code, and long\n  \
+            ~~~\nshort words again";
         check(list, 12, &list.replace("words again", "words\nagain"));
     }
 

@@ -397,7 +397,8 @@ fn layout(shape: AttendDecodeShape, is_fused: bool) -> String {
     let AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least, elements } = shape;
     let kind = if is_fused { "fused " } else { "" };
     format!(
-        "{kind}local {local} lanes {lanes} unroll {unroll} queries {queries} splits {splits} alone {alone} least {least} elements {elements}"
+        "{kind}local {local} lanes {lanes} unroll {unroll} queries {queries} splits {splits} alone \
+         {alone} least {least} elements {elements}"
     )
 }
 

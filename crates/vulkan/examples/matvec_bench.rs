@@ -364,7 +364,8 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2]> {
             let mark = if *shape == chosen { "default" } else { "" };
             let StreamShape { lanes, teams, batch, workgroups, .. } = shape;
             println!(
-                "stream lanes {lanes:>4} teams {teams:>2} batch {batch} workgroups {workgroups:>4}  {:>8.2} us {:>7.0} GB/s {mark}",
+                "stream lanes {lanes:>4} teams {teams:>2} batch {batch} workgroups \
+                 {workgroups:>4}  {:>8.2} us {:>7.0} GB/s {mark}",
                 1e6 * seconds,
                 1e-9 * bytes / seconds,
             );
@@ -388,8 +389,8 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2]> {
         let MatvecShape { local, lanes, rows, unroll, ahead, workgroups } = shape;
         let mark = if *shape == chosen { "default" } else { "" };
         println!(
-            "{place:>4}  local {local:>4} lanes {lanes:>3} rows {rows} unroll {unroll} ahead {ahead:5} workgroups {workgroups:>4}  \
-             {:>8.2} us {:>7.0} GB/s {mark:7}{}",
+            "{place:>4}  local {local:>4} lanes {lanes:>3} rows {rows} unroll {unroll} ahead \
+             {ahead:5} workgroups {workgroups:>4}  {:>8.2} us {:>7.0} GB/s {mark:7}{}",
             1e6 * seconds,
             1e-9 * bytes / seconds,
             registers(gpu, &launch, *shape)

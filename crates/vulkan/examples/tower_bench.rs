@@ -102,7 +102,8 @@ fn main() {
         let rate = pictures as f64 / seconds;
         let tera = (products + attention) / (median / 1e3);
         println!(
-            "round {round}: {median:.2} ms ({:.2} to {:.2}), {rate:.1} pictures/s, {tera:.0} 10^12/s",
+            "round {round}: {median:.2} ms ({:.2} to {:.2}), {rate:.1} pictures/s, {tera:.0} \
+             10^12/s",
             times[0],
             times[times.len() - 1]
         );

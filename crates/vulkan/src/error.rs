@@ -9,7 +9,8 @@ use trine_backend::BackendError;
 pub enum GpuError {
     /// There is no Vulkan loader on this machine, or no driver for it.
     #[error(
-        "no Vulkan device can be used ({reason}); install your GPU's driver (Debian: libvulkan1 and mesa-vulkan-drivers), or unset VK_DRIVER_FILES if it is set"
+        "no Vulkan device can be used ({reason}); install your GPU's driver (Debian: libvulkan1 \
+         and mesa-vulkan-drivers), or unset VK_DRIVER_FILES if it is set"
     )]
     NoLoader {
         /// What the system's linker said.
@@ -33,7 +34,8 @@ pub enum GpuError {
     },
     /// A launch is larger than the device or the kernel can count.
     #[error(
-        "{what} is more than one launch on {device} can do; use shorter pieces of prompts (--chunk) or another --device"
+        "{what} is more than one launch on {device} can do; use shorter pieces of prompts \
+         (--chunk) or another --device"
     )]
     TooWide {
         /// Name of the device.

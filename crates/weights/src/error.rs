@@ -57,7 +57,8 @@ pub enum WeightsError {
     },
     /// The file was cut or rewritten while it was mapped: anything read from it since is void.
     #[error(
-        "{file}: {what} while it was open, so its weights are void. Restore the file and load the model again; replace model files by renaming, never by writing into them"
+        "{file}: {what} while it was open, so its weights are void. Restore the file and load the \
+         model again; replace model files by renaming, never by writing into them"
     )]
     Changed {
         /// The file as the user named it.
@@ -67,7 +68,8 @@ pub enum WeightsError {
     },
     /// A metadata entry is missing or has the wrong type or value.
     #[error(
-        "{file}: metadata key `{key}`: {problem}. The file was converted incompletely: get it from another source or convert the original model again"
+        "{file}: metadata key `{key}`: {problem}. The file was converted incompletely: get it from \
+         another source or convert the original model again"
     )]
     Metadata {
         /// The file as the user named it.
@@ -95,7 +97,8 @@ pub enum WeightsError {
     },
     /// A number that the target format cannot hold: NaN, an infinity, or one beyond its range.
     #[error(
-        "element {position} is {value}, which {format} cannot hold ({problem}). The source weights are damaged or need a wider format: check the file, or convert to F32 or BF16"
+        "element {position} is {value}, which {format} cannot hold ({problem}). The source weights \
+         are damaged or need a wider format: check the file, or convert to F32 or BF16"
     )]
     NotEncodable {
         /// Index of the element in the encoded slice or, for a tensor, in the whole tensor.
@@ -110,7 +113,8 @@ pub enum WeightsError {
 }
 
 /// The remedy for files that end early or whose bytes make no sense.
-pub(crate) const DOWNLOAD_AGAIN: &str = "The file is damaged or incomplete: compare its size and checksum with the source and download it again";
+pub(crate) const DOWNLOAD_AGAIN: &str = "The file is damaged or incomplete: compare its size and \
+    checksum with the source and download it again";
 
 /// The remedy for a path that is not a model.
 pub(crate) const GIVE_A_MODEL: &str =

@@ -63,7 +63,8 @@ impl Mapping {
             WeightsError::Unsupported {
                 file: label.clone(),
                 what: what.to_owned(),
-                remedy: "Close other models of this process, or merge the model's parts into fewer files",
+                remedy: "Close other models of this process, or merge the model's parts into fewer \
+                    files",
             }
         })?;
         Ok(Arc::new(Self {

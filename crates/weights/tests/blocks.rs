@@ -294,7 +294,8 @@ proptest! {
             // Half of the smallest step of half precision, times the integer range.
             let limit = tolerance(dtype) * largest + 128.0 * 3e-8;
             for (x, y) in input.iter().zip(output) {
-                prop_assert!((x - y).abs() <= limit, "{dtype}: {x:e} became {y:e}, block max {largest:e}");
+                prop_assert!((x - y).abs() <= limit,
+                    "{dtype}: {x:e} became {y:e}, block max {largest:e}");
             }
         }
     }

@@ -49,8 +49,8 @@ pub(super) fn package(
         write(&stage.join(place), &content, mode)?;
     }
     folder_for_all(&stage.join(SETTINGS))?;
-    let copyright = "trine is licensed under Apache-2.0 (LICENSE-APACHE) or MIT (LICENSE-MIT), at your choice; the packages that it \
-        contains as THIRD-PARTY-LICENSES says.\n";
+    let copyright = "trine is licensed under Apache-2.0 (LICENSE-APACHE) or MIT (LICENSE-MIT), at \
+        your choice; the packages that it contains as THIRD-PARTY-LICENSES says.\n";
     write(&stage.join("usr/share/doc/trine/copyright"), copyright.as_bytes(), 0o644)?;
     write(&stage.join("DEBIAN/conffiles"), CONFIGURATION.as_bytes(), 0o644)?;
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;

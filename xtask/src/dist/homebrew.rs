@@ -15,7 +15,8 @@ pub(super) fn formula(packages: &Packages, release: &Release) -> Option<(String,
         let Some((archive, sum)) = packages.archive(release, target) else { continue };
         let address = release.download(&archive);
         sources.push_str(&format!(
-            "  on_{system} do\n    on_{processor} do\n      url \"{address}\"\n      sha256 \"{sum}\"\n    end\n  end\n\n"
+            "  on_{system} do\n    on_{processor} do\n      url \"{address}\"\n      sha256 \
+             \"{sum}\"\n    end\n  end\n\n"
         ));
     }
     if sources.is_empty() {
@@ -63,7 +64,8 @@ mod tests {
         assert!(!linux.contains("on_macos") && both.contains("on_macos"));
         for target in [LINUX, MACOS] {
             let url = format!(
-                "url \"https://git.example/some-one/trine/releases/download/v1.2.3/trine-1.2.3-{target}.tar.gz\"\n"
+                "url \
+                 \"https://git.example/some-one/trine/releases/download/v1.2.3/trine-1.2.3-{target}.tar.gz\"\n"
             );
             assert!(both.contains(&url), "{both}");
         }

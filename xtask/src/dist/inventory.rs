@@ -189,16 +189,21 @@ mod tests {
         let package = |name: &str, kind: &str| {
             serde_json::json!({
                 "id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0",
-                "source": (name != "trine").then_some("registry"), "manifest_path": format!("/source/{name}/Cargo.toml"),
+                "source": (name != "trine").then_some("registry"),
+                    "manifest_path": format!("/source/{name}/Cargo.toml"),
                 "targets": [{"kind": [kind]}],
             })
         };
-        let uses = |name: &str, kind: Option<&str>| serde_json::json!({"pkg": name, "dep_kinds": [{"kind": kind}]});
+        let uses = |name: &str, kind: Option<&str>| {
+            serde_json::json!({"pkg": name,
+            "dep_kinds": [{"kind": kind}]})
+        };
         let node =
             |id: &str, deps: &[serde_json::Value]| serde_json::json!({"id": id, "deps": deps});
         let metadata = serde_json::json!({
             "packages": [
-                package("zlib", "lib"), package("trine", "bin"), package("alpha", "lib"), package("derive", "proc-macro"),
+                package("zlib", "lib"), package("trine", "bin"), package("alpha", "lib"), package("derive",
+                    "proc-macro"),
                 package("syn", "lib"), package("tests", "lib"), package("builds", "lib"),
             ],
             "resolve": {"nodes": [
@@ -207,7 +212,8 @@ mod tests {
                 node("syn", &[]), node("tests", &[]), node("builds", &[]),
             ]},
         });
-        let lock = "[[package]]\nname = \"zlib\"\nversion = \"1.0.0\"\nchecksum = \"ab\"\n\n[[package]]\nname = \"trine\"\nversion = \"1.0.0\"\n";
+        let lock = "[[package]]\nname = \"zlib\"\nversion = \"1.0.0\"\nchecksum = \"ab\"\n\n\
+            [[package]]\nname = \"trine\"\nversion = \"1.0.0\"\n";
         let inventory = Inventory::new(
             serde_json::from_value(metadata).unwrap(),
             &toml::from_str(lock).unwrap(),

@@ -26,7 +26,8 @@ pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<Stri
         }
     }
     let mut all = String::from(
-        "trine contains the packages below. Rust's standard library, which it contains too, is licensed under MIT or\nApache-2.0.\n",
+        "trine contains the packages below. Rust's standard library, which it contains too, is \
+         licensed under MIT or\nApache-2.0.\n",
     );
     for (text, labels) in texts {
         all.push_str(&format!("\n{}\n{}\n\n{text}\n", "=".repeat(100), labels.join("\n")));

@@ -71,13 +71,15 @@ fn check(release: &Release, options: &ReleaseOptions) -> anyhow::Result<()> {
     let (tag, version) = (release.tag(), &release.version);
     ensure!(
         options.tag == tag,
-        "the tag is {}, the version in Cargo.toml {version}: tag the commit {tag}, or change the version",
+        "the tag is {}, the version in Cargo.toml {version}: tag the commit {tag}, or change the \
+         version",
         options.tag
     );
     let (at, here) = (Address::new(&options.at)?, &release.address);
     ensure!(
         at == *here && !here.is_placeholder(),
-        "this is published at {}, and repository in Cargo.toml is {}: write the former there and commit it",
+        "this is published at {}, and repository in Cargo.toml is {}: write the former there and \
+         commit it",
         at.url(),
         here.url()
     );

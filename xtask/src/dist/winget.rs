@@ -19,8 +19,11 @@ pub(super) fn manifests(packages: &Packages, release: &Release) -> Vec<(String, 
             _ => format!("{identifier}.{kind}"),
         };
         let text = format!(
-            "# yaml-language-server: $schema=https://aka.ms/winget-manifest.{schema}.{SCHEMA}.schema.json\n\
-             PackageIdentifier: {identifier}\nPackageVersion: \"{version}\"\n{fields}ManifestType: {kind}\n\
+            "# yaml-language-server: \
+             $schema=https://aka.ms/winget-manifest.{schema}.{SCHEMA}.schema.json\n\
+             PackageIdentifier: {identifier}\n\
+             PackageVersion: \"{version}\"\n\
+             {fields}ManifestType: {kind}\n\
              ManifestVersion: {SCHEMA}\n"
         );
         (format!("winget/{name}.yaml"), text)
@@ -33,10 +36,20 @@ pub(super) fn manifests(packages: &Packages, release: &Release) -> Vec<(String, 
          Installers:\n- Architecture: x64\n  InstallerUrl: {address}\n  InstallerSha256: {sum}\n"
     );
     let locale = format!(
-        "PackageLocale: en-US\nPublisher: {owner}\nPublisherUrl: {url}\nPackageName: trine\nPackageUrl: {url}\n\
-         License: Apache-2.0 OR MIT\nLicenseUrl: {url}/blob/{tag}/LICENSE-MIT\n\
-         ShortDescription: Runs Google's Gemma models on this computer\nMoniker: trine\n\
-         ReleaseNotesUrl: {url}/releases/tag/{tag}\nTags:\n- gemma\n- llm\n- vulkan\n",
+        "PackageLocale: en-US\n\
+         Publisher: {owner}\n\
+         PublisherUrl: {url}\n\
+         PackageName: trine\n\
+         PackageUrl: {url}\n\
+         License: Apache-2.0 OR MIT\n\
+         LicenseUrl: {url}/blob/{tag}/LICENSE-MIT\n\
+         ShortDescription: Runs Google's Gemma models on this computer\n\
+         Moniker: trine\n\
+         ReleaseNotesUrl: {url}/releases/tag/{tag}\n\
+         Tags:\n\
+         - gemma\n\
+         - llm\n\
+         - vulkan\n",
         tag = release.tag()
     );
     vec![

@@ -14,41 +14,59 @@ pub(super) fn describe(output: &Output, version: &str, rows: &[(&Kernel, Counts)
     let (launched, tried): (Vec<_>, Vec<_>) = rows.iter().partition(|(kernel, _)| !kernel.is_trial);
     let mut text = format!(
         "# The kernels on a Radeon 780M, as compiled\n\
-        \n\
-        Written by `cargo xtask radv`; do not edit. Device: {device}, Mesa {version}: it compiles for a GPU that is not there, and\n\
-        nothing was run.\n\
-        \n\
-        The kernels are those that Programs of Gemma 3 27B, 4B, 1B, 270M and Gemma 3n E2B compile, as `run` and `serve` load them, in\n\
-        Q4_0, Q4_K_M and Q8_0, 4B also in Q5_K_M, with a cache in f16 and in int8, in all passes: the same code chooses them that chooses those of a\n\
-        Program, for a description of the device (`vulkan/src/program/catalogue.rs`). {} are launched by the static tables; {} more\n\
-        may be tried by tuning. A kernel that several Programs share is listed once, with its largest launch in the first.\n\
-        \n\
-        CI compiles all of them again and compares, unless the last line shows that nothing has changed. It fails on any spill, on room for fewer than {least} waves, on loads of single bytes\n\
-        in the main loop of a kernel that reads packed weights or the cache, and where `v_dot4` or `v_wmma` was meant and is not there.\n\
-        \n\
-        **Waves** are subgroups that a SIMD has room for, at most 16. All subgroups have 64 invocations.\n\
-        \n\
-        ```text\n\
-        by registers = 512 / VGPRs\n\
-        by LDS       = 128 KiB / LDS of a workgroup x waves of a workgroup / 4 SIMDs     whole workgroups of a workgroup processor\n\
-        ```\n\
-        \n\
-        **Loop**: one turn of the loop with the most products, or loads where there are none, and of the loops inside it; where there\n\
-        is no such loop, \"-\" and the kernel as a whole. Loads are those from memory, of 128, 96 or 64, 32, 16 and 8 bits.\n\
-        \n\
-        **Forecast**, in microseconds of the launch named, at the end of a sequence of 8192 positions; nobody has measured any of them:\n\
-        \n\
-        - memory: weights, keys, values and all other values at {gbps} GB/s, as if nothing stayed in a cache;\n\
-        - arithmetic: products at {tops_skinny} Top/s up to 64 rows and {tops_wide} Top/s above, attention counted twice, the rest for nothing\n\
-        (these rates are those of `trine plan --device 780m`, most of them assumed);\n\
-        - LDS: what the loop passes to and from it for each product, at {lds_gbps:.0} GB/s, 32 banks of each of 12 units at 2.7 GHz (assumed, without\n\
-        conflicts; loops inside it are counted once); \"-\" where the loop has no products;\n\
-        - in all: the longest of these, and {gap_us} us until the next launch.\n\
-        \n\
-        ## Launched\n\
-        \n\
-        | kernel | shader | constants | VGPRs | LDS bytes | waves by registers | by LDS | code bytes | loop: instructions | vector | loads 128, 64, 32, 16, 8 | dot4 | wmma | LDS | memory us | arithmetic us | LDS us | in all us | bound by |\n\
-        |---|---|---|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---|\n",
+         \n\
+         Written by `cargo xtask radv`; do not edit. Device: {device}, Mesa {version}: it compiles \
+         for a GPU that is not there, and\n\
+         nothing was run.\n\
+         \n\
+         The kernels are those that Programs of Gemma 3 27B, 4B, 1B, 270M and Gemma 3n E2B \
+         compile, as `run` and `serve` load them, in\n\
+         Q4_0, Q4_K_M and Q8_0, 4B also in Q5_K_M, with a cache in f16 and in int8, in all passes: \
+         the same code chooses them that chooses those of a\n\
+         Program, for a description of the device (`vulkan/src/program/catalogue.rs`). {} are \
+         launched by the static tables; {} more\n\
+         may be tried by tuning. A kernel that several Programs share is listed once, with its \
+         largest launch in the first.\n\
+         \n\
+         CI compiles all of them again and compares, unless the last line shows that nothing has \
+         changed. It fails on any spill, on room for fewer than {least} waves, on loads of single \
+         bytes\n\
+         in the main loop of a kernel that reads packed weights or the cache, and where `v_dot4` \
+         or `v_wmma` was meant and is not there.\n\
+         \n\
+         **Waves** are subgroups that a SIMD has room for, at most 16. All subgroups have 64 \
+         invocations.\n\
+         \n\
+         ```text\n\
+         by registers = 512 / VGPRs\n\
+         by LDS       = 128 KiB / LDS of a workgroup x waves of a workgroup / 4 SIMDs     whole \
+         workgroups of a workgroup processor\n\
+         ```\n\
+         \n\
+         **Loop**: one turn of the loop with the most products, or loads where there are none, and \
+         of the loops inside it; where there\n\
+         is no such loop, \"-\" and the kernel as a whole. Loads are those from memory, of 128, 96 \
+         or 64, 32, 16 and 8 bits.\n\
+         \n\
+         **Forecast**, in microseconds of the launch named, at the end of a sequence of 8192 \
+         positions; nobody has measured any of them:\n\
+         \n\
+         - memory: weights, keys, values and all other values at {gbps} GB/s, as if nothing stayed \
+         in a cache;\n\
+         - arithmetic: products at {tops_skinny} Top/s up to 64 rows and {tops_wide} Top/s above, \
+         attention counted twice, the rest for nothing\n\
+         (these rates are those of `trine plan --device 780m`, most of them assumed);\n\
+         - LDS: what the loop passes to and from it for each product, at {lds_gbps:.0} GB/s, 32 \
+         banks of each of 12 units at 2.7 GHz (assumed, without\n\
+         conflicts; loops inside it are counted once); \"-\" where the loop has no products;\n\
+         - in all: the longest of these, and {gap_us} us until the next launch.\n\
+         \n\
+         ## Launched\n\
+         \n\
+         | kernel | shader | constants | VGPRs | LDS bytes | waves by registers | by LDS | code \
+         bytes | loop: instructions | vector | loads 128, 64, 32, 16, 8 | dot4 | wmma | LDS | \
+         memory us | arithmetic us | LDS us | in all us | bound by |\n\
+         |---|---|---|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---|\n",
         launched.len(),
         tried.len(),
     );
@@ -114,11 +132,14 @@ fn tried_table(tried: &[&(&Kernel, Counts)]) -> String {
     for (kernel, _) in tried {
         shaders.entry(&kernel.shader).or_default().push(kernel);
     }
-    let mut text = "\n## Tried by tuning\n\
+    let mut text = "\n\
+        ## Tried by tuning\n\
         \n\
-        Shapes of products that tuning may choose instead ([decision 032](../decisions/032-tuning.md)), under the same rules.\n\
+        Shapes of products that tuning may choose instead ([decision \
+        032](../decisions/032-tuning.md)), under the same rules.\n\
         \n\
-        | shader | kernels | most VGPRs | most LDS bytes | fewest waves by registers | by LDS | most code bytes |\n\
+        | shader | kernels | most VGPRs | most LDS bytes | fewest waves by registers | by LDS | \
+        most code bytes |\n\
         |---|---:|---:|---:|---:|---:|---:|\n"
         .to_owned();
     for (shader, kernels) in shaders {

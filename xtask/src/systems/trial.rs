@@ -123,8 +123,13 @@ impl Server {
         stream.set_read_timeout(Some(PATIENCE))?;
         write!(
             stream,
-            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\
-             Content-Type: application/json\r\n\r\n{body}",
+            "POST /v1/completions HTTP/1.1\r\n\
+             Host: localhost\r\n\
+             Connection: close\r\n\
+             Content-Length: {}\r\n\
+             Content-Type: application/json\r\n\
+             \r\n\
+             {body}",
             body.len()
         )?;
         Ok(stream)

@@ -287,7 +287,8 @@ fn tell(placement: &Placement, sites: &[Site<'_>]) {
             context = options.context,
             blocks = options.blocks,
             full = full_blocks,
-            "the memory for the KV cache does not hold every request's whole context; requests share it"
+            "the memory for the KV cache does not hold every request's whole context; requests \
+             share it"
         );
     }
 }

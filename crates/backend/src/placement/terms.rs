@@ -210,7 +210,8 @@ impl fmt::Display for Placement {
                 let range = self.aside_range(index);
                 writeln!(
                     f,
-                    "part {index} leaves the experts of layers {range} to {}, which reads {:.0} MB of them for a token",
+                    "part {index} leaves the experts of layers {range} to {}, which reads {:.0} MB \
+                     of them for a token",
                     aside.device,
                     part.aside_bytes() as f64 / 1e6
                 )?;
@@ -228,7 +229,8 @@ impl fmt::Display for Placement {
                 let unit = unit.name;
                 writeln!(
                     f,
-                    "part {index} keeps at most {bytes} {unit} of each layer's KV cache: a buffer has no more"
+                    "part {index} keeps at most {bytes} {unit} of each layer's KV cache: a buffer \
+                     has no more"
                 )?;
             }
             if let Some(rows) = part.most_rows {

@@ -416,7 +416,8 @@ fn a_placement_prints_its_parts() {
         "{text}"
     );
     assert!(lines[2].starts_with("1     1-3         7  ") && lines[2].ends_with("  Own"), "{text}");
-    let sizes = "5 requests at once of up to 512 tokens, 5 slots; 1 step at once of up to 64 tokens, 8 with logits";
+    let sizes = "5 requests at once of up to 512 tokens, 5 slots; 1 step at once of up to 64 \
+        tokens, 8 with logits";
     assert_eq!(lines[3], sizes);
     let columns: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(columns[2..8], ["7", "0.00", "0.00", "0.00", "0.00", "0.00"], "{text}");

@@ -32,7 +32,8 @@ const INTERVAL: Duration = Duration::from_millis(5);
 pub enum FolderError {
     /// The folder cannot be created, read or written.
     #[error(
-        "{place} is needed for prefixes on disk and cannot be used; name a folder that this user may write to"
+        "{place} is needed for prefixes on disk and cannot be used; name a folder that this user \
+         may write to"
     )]
     Io {
         /// The folder, or the lock file in it.
@@ -42,7 +43,8 @@ pub enum FolderError {
     },
     /// Other users could put files there.
     #[error(
-        "the folder {folder} for prefixes is not this user's, or others can write to it, who could change what models answer; use one of your own with mode 700"
+        "the folder {folder} for prefixes is not this user's, or others can write to it, who could \
+         change what models answer; use one of your own with mode 700"
     )]
     Open {
         /// The folder.

@@ -210,7 +210,8 @@ impl Writer {
             Some(error) => {
                 shared.failures.fetch_add(1, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    tracing::warn!(%error, "prefixes cannot be written to disk; serving goes on without");
+                    tracing::warn!(%error,
+                        "prefixes cannot be written to disk; serving goes on without");
                 }
             }
             None if done > 0 && std::mem::take(&mut self.is_failing) => {

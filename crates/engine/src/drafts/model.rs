@@ -380,7 +380,8 @@ impl ModelDrafter {
         if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
             tracing::warn!(
                 place = self.program.overflow(Goal::Main),
-                "the draft model's logits are not finite, so it guesses nothing; its file may be damaged: download it again, or choose another with --draft"
+                "the draft model's logits are not finite, so it guesses nothing; its file may be \
+                 damaged: download it again, or choose another with --draft"
             );
         }
     }

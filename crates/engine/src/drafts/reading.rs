@@ -140,7 +140,8 @@ impl ReadingDrafter {
         if !std::mem::replace(&mut self.is_broken, true) {
             tracing::warn!(
                 place,
-                "the draft's logits are not finite, so it guesses nothing; its file may be damaged: download it again, or choose another with --draft"
+                "the draft's logits are not finite, so it guesses nothing; its file may be \
+                 damaged: download it again, or choose another with --draft"
             );
         }
     }

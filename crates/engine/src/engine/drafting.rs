@@ -354,7 +354,8 @@ impl Model {
         }
         if let BackendError::Weights(error) = error {
             self.is_lost = true;
-            tracing::warn!(%error, "no model guesses any more until the model that it guesses for is loaded again");
+            tracing::warn!(%error,
+                "no model guesses any more until the model that it guesses for is loaded again");
             return None;
         }
         self.failures = (self.failures + 1).min(FAILURES_MAX);

@@ -427,7 +427,8 @@ impl Sequence {
     /// Reports the embedding after the last position was run. Returns why there is none otherwise.
     pub(super) fn embedding(&self, events: &mut Vec<Event>) -> Option<Finish> {
         let Some(vector) = self.pool.as_ref().and_then(Pool::vector) else {
-            tracing::error!(sequence = %self.id, "sequence ended: its hidden states are not finite");
+            tracing::error!(sequence = %self.id,
+                "sequence ended: its hidden states are not finite");
             return Some(Finish::NonFiniteLogits);
         };
         events.push(self.event(Update::Embedding(vector)));
@@ -636,7 +637,8 @@ impl Sequence {
     }
 
     fn broken(&self, error: NoToken) -> Finish {
-        tracing::error!(sequence = %self.id, error = %crate::EngineError::from(error), "sequence ended");
+        tracing::error!(sequence = %self.id, error = %crate::EngineError::from(error),
+            "sequence ended");
         match error {
             NoToken::NothingAllowed => Finish::ConstraintFailed,
             NoToken::NotFinite { .. } => Finish::NonFiniteLogits,

@@ -81,7 +81,8 @@ pub enum SightError {
     },
     /// The tower made values that are infinite or not numbers.
     #[error(
-        "the vision tower made values that are not finite ({place}); its file is damaged or its values overflow"
+        "the vision tower made values that are not finite ({place}); its file is damaged or its \
+         values overflow"
     )]
     NotFinite {
         /// Where values first were not finite.

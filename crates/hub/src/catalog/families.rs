@@ -57,7 +57,8 @@ const GOOGLES: [Family; 11] = [
     Family {
         names: &["shieldgemma", "shieldgemma2"],
         why: Why::Told(
-            "ShieldGemma says whether a text or an image breaks a rule and does not chat; trine runs the Gemmas that chat",
+            "ShieldGemma says whether a text or an image breaks a rule and does not chat; trine \
+             runs the Gemmas that chat",
         ),
     },
     Family {
@@ -71,8 +72,8 @@ const GOOGLES: [Family; 11] = [
     Family {
         names: &["medgemma", "medgemma1.5", "translategemma", "functiongemma"],
         why: Why::Told(
-            "trine's list has no file of this size; it is made of Gemma 3, so that a repository with its GGUF files \
-             (owner/repo) runs",
+            "trine's list has no file of this size; it is made of Gemma 3, so that a repository \
+             with its GGUF files (owner/repo) runs",
         ),
     },
     Family {
@@ -274,7 +275,8 @@ impl Refused {
             Why::Other(called) => format!("{models}, not {called}"),
             Why::Embeds(what) => {
                 return format!(
-                    "{models}, not {what}. `trine serve` makes embeddings with any of them, such as gemma3:1b"
+                    "{models}, not {what}. `trine serve` makes embeddings with any of them, such \
+                     as gemma3:1b"
                 );
             }
             Why::Hears(what) => format!("{models}, which take no sound here, and {what}"),

@@ -76,29 +76,32 @@ fn reason(name: &str) -> String {
 /// Face list first.
 #[test]
 fn names_of_the_public_catalogues_are_known() {
-    const NAMES: &str = "llama3.2 llama3.1:8b llama3 llama2 llama2-uncensored llama4 llama3-gradient llama3-chatqa \
-        codellama tinyllama llama-guard3 qwen qwen2 qwen2.5 qwen2.5-coder:7b qwen2.5vl qwen3 qwen3:0.6b \
-        qwen3-coder:30b qwen3-vl qwen3-embedding qwen3-next qwen2-math qwq codeqwen marco-o1 mistral \
-        mistral-nemo mistral-small mistral-large mistral-small3.2 mistral-openorca mixtral:8x7b ministral-3 \
-        magistral devstral codestral mathstral mistrallite phi phi3 phi3.5 phi4 phi4-mini \
-        phi4-reasoning phind-codellama deepseek-r1:8b deepseek-v3 deepseek-v2 deepseek-coder deepseek-coder-v2 \
-        deepseek-llm deepseek-ocr deepcoder deepscaler gpt-oss gpt-oss:20b gpt-oss-safeguard granite3.3 granite4 \
-        granite-code granite3-moe granite-embedding smollm smollm2 falcon falcon2 falcon3 yi yi-coder \
-        command-r command-r-plus command-r7b command-a aya aya-expanse exaone3.5 exaone-deep solar solar-pro glm4 \
-        glm-4.6 glm-4.7-flash codegeex4 kimi-k2 kimi-k2-thinking minimax-m2 nemotron nemotron-mini nemotron-3-nano \
-        olmo2 olmo-3 olmo-3.1 tulu3 lfm2 lfm2.5-thinking internlm2 dbrx cogito cogito-2.1 athene-v2 reflection \
-        sailor2 nous-hermes nous-hermes2 nous-hermes2-mixtral hermes3 openhermes vicuna wizard-vicuna \
-        wizard-vicuna-uncensored wizardlm wizardlm2 wizardlm-uncensored wizardcoder wizard-math orca2 orca-mini \
-        open-orca-platypus2 stable-beluga xwinlm neural-chat starling-lm zephyr stablelm2 stable-code \
-        stablelm-zephyr starcoder starcoder2 openthinker openchat opencoder dolphin3 dolphin-mixtral \
-        dolphin-mistral dolphin-llama3 dolphin-phi dolphincoder megadolphin tinydolphin samantha-mistral meditron \
-        medllama2 bespoke-minicheck reader-lm nuextract duckdb-nsql sqlcoder magicoder everythinglm notux notus \
-        goliath yarn-llama2 yarn-mistral firefunction-v2 llava llava-llama3 llava-phi3 bakllava moondream \
-        minicpm-v rnj-1 alfred nexusraven codebooga codeup r1-1776 smallthinker llama-pro \
-        nomic-embed-text nomic-embed-text-v2-moe mxbai-embed-large all-minilm bge-m3 bge-large \
-        snowflake-arctic-embed snowflake-arctic-embed2 paraphrase-multilingual whisper \
-        gemma gemma:7b gemma2 gemma2:9b codegemma shieldgemma embeddinggemma t5gemma paligemma vaultgemma \
-        medgemma:27b diffusiongemma stable-diffusion claude gpt-4o gemini";
+    const NAMES: &str = "llama3.2 llama3.1:8b llama3 llama2 llama2-uncensored llama4 \
+        llama3-gradient llama3-chatqa codellama tinyllama llama-guard3 qwen qwen2 qwen2.5 \
+        qwen2.5-coder:7b qwen2.5vl qwen3 qwen3:0.6b qwen3-coder:30b qwen3-vl qwen3-embedding \
+        qwen3-next qwen2-math qwq codeqwen marco-o1 mistral mistral-nemo mistral-small \
+        mistral-large mistral-small3.2 mistral-openorca mixtral:8x7b ministral-3 magistral \
+        devstral codestral mathstral mistrallite phi phi3 phi3.5 phi4 phi4-mini phi4-reasoning \
+        phind-codellama deepseek-r1:8b deepseek-v3 deepseek-v2 deepseek-coder deepseek-coder-v2 \
+        deepseek-llm deepseek-ocr deepcoder deepscaler gpt-oss gpt-oss:20b gpt-oss-safeguard \
+        granite3.3 granite4 granite-code granite3-moe granite-embedding smollm smollm2 falcon \
+        falcon2 falcon3 yi yi-coder command-r command-r-plus command-r7b command-a aya aya-expanse \
+        exaone3.5 exaone-deep solar solar-pro glm4 glm-4.6 glm-4.7-flash codegeex4 kimi-k2 \
+        kimi-k2-thinking minimax-m2 nemotron nemotron-mini nemotron-3-nano olmo2 olmo-3 olmo-3.1 \
+        tulu3 lfm2 lfm2.5-thinking internlm2 dbrx cogito cogito-2.1 athene-v2 reflection sailor2 \
+        nous-hermes nous-hermes2 nous-hermes2-mixtral hermes3 openhermes vicuna wizard-vicuna \
+        wizard-vicuna-uncensored wizardlm wizardlm2 wizardlm-uncensored wizardcoder wizard-math \
+        orca2 orca-mini open-orca-platypus2 stable-beluga xwinlm neural-chat starling-lm zephyr \
+        stablelm2 stable-code stablelm-zephyr starcoder starcoder2 openthinker openchat opencoder \
+        dolphin3 dolphin-mixtral dolphin-mistral dolphin-llama3 dolphin-phi dolphincoder \
+        megadolphin tinydolphin samantha-mistral meditron medllama2 bespoke-minicheck reader-lm \
+        nuextract duckdb-nsql sqlcoder magicoder everythinglm notux notus goliath yarn-llama2 \
+        yarn-mistral firefunction-v2 llava llava-llama3 llava-phi3 bakllava moondream minicpm-v \
+        rnj-1 alfred nexusraven codebooga codeup r1-1776 smallthinker llama-pro nomic-embed-text \
+        nomic-embed-text-v2-moe mxbai-embed-large all-minilm bge-m3 bge-large \
+        snowflake-arctic-embed snowflake-arctic-embed2 paraphrase-multilingual whisper gemma \
+        gemma:7b gemma2 gemma2:9b codegemma shieldgemma embeddinggemma t5gemma paligemma \
+        vaultgemma medgemma:27b diffusiongemma stable-diffusion claude gpt-4o gemini";
     for name in NAMES.split_whitespace() {
         let said = reason(name);
         assert!(said.contains("trine") || said.contains("Gemma"), "{name}: {said}");

@@ -60,10 +60,12 @@ pub(super) fn check(sys: &dyn Sys, path: &str, diagnosis: &mut Diagnosis) {
 fn refused(path: &str, error: Errno) -> Finding {
     let remedy = match error {
         Errno::EACCES | Errno::EPERM => {
-            "add yourself to the group that owns it, mostly render (`sudo usermod -aG render $USER`), and log in again"
+            "add yourself to the group that owns it, mostly render (`sudo usermod -aG render \
+             $USER`), and log in again"
         }
         Errno::EINVAL | Errno::ENODEV | Errno::EOPNOTSUPP => {
-            "the driver could not bind the process's memory: switch the IOMMU on in the firmware's settings, and remove iommu=off and iommu=pt from the kernel's parameters"
+            "the driver could not bind the process's memory: switch the IOMMU on in the firmware's \
+             settings, and remove iommu=off and iommu=pt from the kernel's parameters"
         }
         Errno::EBUSY => "another program keeps it; end that one",
         _ => "`sudo dmesg | grep -i amdxdna` says more; after a hang restart the machine",
@@ -111,7 +113,10 @@ fn firmware(open: &Open<'_>, diagnosis: &mut Diagnosis) {
             Finding::ok(
                 CHECK,
                 format!(
-                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later (newer ones 5.1) and does not tell which it is; trine sends what 5.7 has; newer drivers send each command as a chain of one, which 5.8 is reported to drop at times"
+                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later \
+                     (newer ones 5.1) and does not tell which it is; trine sends what 5.7 has; \
+                     newer drivers send each command as a chain of one, which 5.8 is reported to \
+                     drop at times"
                 ),
             )
         }

@@ -39,7 +39,8 @@ pub(super) fn check(sys: &dyn Sys, diagnosis: &mut Diagnosis) {
         diagnosis.findings.push(Finding::fail(
             "device",
             "no NPU here: no PCI device 1022:1502",
-            "an XDNA1 is in Ryzen processors named Phoenix or Hawk Point (7040, 8040, 200 series); if this is one, switch the NPU (IPU) on in the firmware's settings",
+            "an XDNA1 is in Ryzen processors named Phoenix or Hawk Point (7040, 8040, 200 series); \
+             if this is one, switch the NPU (IPU) on in the firmware's settings",
         ));
         return;
     };
@@ -69,7 +70,9 @@ pub(super) fn check(sys: &dyn Sys, diagnosis: &mut Diagnosis) {
         diagnosis.findings.push(Finding::fail(
             "binding",
             "the driver has not taken the device",
-            "`sudo dmesg | grep -i amdxdna` says why; mostly the firmware is missing or too old (before protocol 5.7, or 5.1 for newer drivers; update linux-firmware), or the IOMMU is off",
+            "`sudo dmesg | grep -i amdxdna` says why; mostly the firmware is missing or too old \
+             (before protocol 5.7, or 5.1 for newer drivers; update linux-firmware), or the IOMMU \
+             is off",
         ));
         return;
     }
@@ -108,9 +111,11 @@ fn driver(sys: &dyn Sys, kernel: Option<&str>, diagnosis: &mut Diagnosis) -> boo
     }
     let is_new = kernel.and_then(numbers).is_some_and(|numbers| numbers >= LINUX);
     let remedy = if is_new {
-        "`sudo modprobe amdxdna`; if there is no such module, the kernel lacks CONFIG_DRM_ACCEL_AMDXDNA: install the package amdxdna-dkms, or another kernel"
+        "`sudo modprobe amdxdna`; if there is no such module, the kernel lacks \
+         CONFIG_DRM_ACCEL_AMDXDNA: install the package amdxdna-dkms, or another kernel"
     } else {
-        "the driver is in Linux since 6.14; update Linux, or install the package amdxdna-dkms where there is one"
+        "the driver is in Linux since 6.14; update Linux, or install the package amdxdna-dkms \
+         where there is one"
     };
     let found = format!("amdxdna is not loaded; Linux {shown}");
     diagnosis.findings.push(Finding::fail("driver", found, remedy));
@@ -147,25 +152,31 @@ fn firmware(sys: &dyn Sys, is_bound: bool, diagnosis: &mut Diagnosis) {
 }
 
 fn iommu(sys: &dyn Sys, address: &str, diagnosis: &mut Diagnosis) {
-    const REMEDY: &str = "switch the IOMMU on in the firmware's settings, and remove amd_iommu=off, iommu=off and iommu=pt from the kernel's parameters";
+    const REMEDY: &str = "switch the IOMMU on in the firmware's settings, and remove \
+        amd_iommu=off, iommu=off and iommu=pt from the kernel's parameters";
     let kind = read(sys, &format!("{DEVICES}/{address}/iommu_group/type"));
     diagnosis.facts.iommu.clone_from(&kind);
     let is_there = !sys.list("/sys/class/iommu").unwrap_or_default().is_empty();
     diagnosis.findings.push(match kind.as_deref() {
         Some("identity") => Finding::warn(
             "IOMMU",
-            "it passes the device through (identity), so that the device may not see the process's memory",
+            "it passes the device through (identity), so that the device may not see the process's \
+             memory",
             REMEDY,
         ),
         Some(kind) => Finding::ok("IOMMU", format!("on, type {kind}")),
         None if is_there => Finding::warn("IOMMU", "on, but not for this device", REMEDY),
-        None => Finding::warn("IOMMU", "off: the driver binds the process's memory with it", REMEDY),
+        None => {
+            Finding::warn("IOMMU", "off: the driver binds the process's memory with it", REMEDY)
+        }
     });
 }
 
 fn lockable(sys: &dyn Sys, diagnosis: &mut Diagnosis) {
     const CHECK: &str = "locked memory";
-    const REMEDY: &str = "raise the limit to 128 MiB or more for `trine npu selftest`, to unlimited for prompts: `ulimit -l` where it may, memlock in /etc/security/limits.conf, or LimitMEMLOCK of a service; then log in again";
+    const REMEDY: &str = "raise the limit to 128 MiB or more for `trine npu selftest`, to \
+        unlimited for prompts: `ulimit -l` where it may, memlock in /etc/security/limits.conf, or \
+        LimitMEMLOCK of a service; then log in again";
     let bytes = match Limit::of(sys) {
         Limit::Privileged => {
             diagnosis.findings.push(Finding::ok(CHECK, "no limit for this process"));
@@ -187,7 +198,8 @@ fn lockable(sys: &dyn Sys, diagnosis: &mut Diagnosis) {
         Finding::ok(CHECK, found)
     } else if bytes >= LOCKED_BYTES {
         let found = format!(
-            "{found}: enough for `trine npu selftest`, and too little for prompts of most models ({} MiB for gemma3:1b, if all of it is lent)",
+            "{found}: enough for `trine npu selftest`, and too little for prompts of most models \
+             ({} MiB for gemma3:1b, if all of it is lent)",
             PROMPTS_BYTES >> 20
         );
         Finding::warn(CHECK, found, REMEDY)
@@ -206,7 +218,8 @@ fn node(sys: &dyn Sys, address: &str, diagnosis: &mut Diagnosis) {
         diagnosis.findings.push(Finding::fail(
             CHECK,
             "the driver offers none",
-            "the kernel lacks CONFIG_DRM_ACCEL, or the driver is not the one of Linux: see `sudo dmesg | grep -i amdxdna`",
+            "the kernel lacks CONFIG_DRM_ACCEL, or the driver is not the one of Linux: see `sudo \
+             dmesg | grep -i amdxdna`",
         ));
         return;
     };

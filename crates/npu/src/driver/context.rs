@@ -283,7 +283,8 @@ impl<S: Sys> Context<S> {
         if results != 1 || inputs != run.inputs.len() {
             let given = run.inputs.len();
             return request(format!(
-                "{given} inputs and 1 result for a program with {inputs} inputs and {results} results"
+                "{given} inputs and 1 result for a program with {inputs} inputs and {results} \
+                 results"
             ));
         }
         Ok(())

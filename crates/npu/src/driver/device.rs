@@ -119,7 +119,8 @@ fn check_identity<S: Sys>(sys: &S, path: &str) -> Result<(), DriverError> {
 fn open_error(path: &str, errno: Errno) -> DriverError {
     let remedy = match errno {
         Errno::ENOENT | Errno::ENODEV => {
-            "Load the driver amdxdna (Linux 6.14 or later, or the package amdxdna-dkms); `trine npu doctor` says what is missing"
+            "Load the driver amdxdna (Linux 6.14 or later, or the package amdxdna-dkms); `trine \
+             npu doctor` says what is missing"
         }
         Errno::EACCES | Errno::EPERM => "Add the user to the group render, and log in again",
         Errno::EINVAL => "Switch the IOMMU on in the firmware's settings",

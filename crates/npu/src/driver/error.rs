@@ -7,7 +7,8 @@ use crate::packet::State;
 use crate::sys::Errno;
 
 /// What to do about a locked memory that is too small.
-const LOCK_MORE: &str = "Raise the limit of locked memory (ulimit -l) to 128 MiB or more, or free memory; `trine npu doctor` tells the limit";
+const LOCK_MORE: &str = "Raise the limit of locked memory (ulimit -l) to 128 MiB or more, or free \
+    memory; `trine npu doctor` tells the limit";
 /// What to do about what the kernel cannot do at this time.
 const TRY_AGAIN: &str =
     "Try again, since the NPU may be waking; if it recurs, see the kernel's messages (sudo dmesg)";
@@ -33,7 +34,8 @@ pub enum DriverError {
     },
     /// The device is no XDNA1.
     #[error(
-        "{path} is {vendor}:{device}, expected 0x1022:0x1502 (Phoenix or Hawk Point). Name the NPU's node, which `trine npu doctor` finds"
+        "{path} is {vendor}:{device}, expected 0x1022:0x1502 (Phoenix or Hawk Point). Name the \
+         NPU's node, which `trine npu doctor` finds"
     )]
     WrongDevice {
         /// The device's path.
@@ -45,7 +47,8 @@ pub enum DriverError {
     },
     /// The node leads to another driver, as it may in a container.
     #[error(
-        "{path} leads to the driver {name:?}, expected \"amdxdna_accel_driver\". Name the NPU's node, which `trine npu doctor` finds, or give the container that one"
+        "{path} leads to the driver {name:?}, expected \"amdxdna_accel_driver\". Name the NPU's \
+         node, which `trine npu doctor` finds, or give the container that one"
     )]
     WrongNode {
         /// The node's path.
@@ -55,7 +58,8 @@ pub enum DriverError {
     },
     /// The node leads to no driver of the kernel's graphics core.
     #[error(
-        "{path} tells no driver: {errno}. Name the NPU's node, which `trine npu doctor` finds, or give the container that one"
+        "{path} tells no driver: {errno}. Name the NPU's node, which `trine npu doctor` finds, or \
+         give the container that one"
     )]
     NoDriver {
         /// The node's path.
@@ -94,7 +98,9 @@ pub enum DriverError {
     },
     /// The cores' program is for trine's model, and the driver is another.
     #[error(
-        "the cores' program only stands in for that of {family}, for trine's model of the driver, and this is another driver. Take a pack of AMD's published file, which `trine npu pack` makes"
+        "the cores' program only stands in for that of {family}, for trine's model of the driver, \
+         and this is another driver. Take a pack of AMD's published file, which `trine npu pack` \
+         makes"
     )]
     StandIn {
         /// The family.
@@ -102,7 +108,8 @@ pub enum DriverError {
     },
     /// A stream is proven for other cores than those of the context.
     #[error(
-        "the stream is proven for the cores of {program}, and the context runs those of {cores}. Give it a context with its own"
+        "the stream is proven for the cores of {program}, and the context runs those of {cores}. \
+         Give it a context with its own"
     )]
     OtherCores {
         /// The stream's family.
@@ -156,7 +163,8 @@ pub enum DriverError {
     },
     /// The driver did not count the submissions.
     #[error(
-        "{submitted} commands were reported as done, and the NPU's driver counted {counted}: no result is used. {REPORT}"
+        "{submitted} commands were reported as done, and the NPU's driver counted {counted}: no \
+         result is used. {REPORT}"
     )]
     NotCounted {
         /// Commands.
@@ -166,17 +174,20 @@ pub enum DriverError {
     },
     /// The driver does not list the context with its counter.
     #[error(
-        "the NPU's driver does not list this context, so that no work can be confirmed. Update Linux, or end other programs that use the NPU: up to 32 contexts are read"
+        "the NPU's driver does not list this context, so that no work can be confirmed. Update \
+         Linux, or end other programs that use the NPU: up to 32 contexts are read"
     )]
     NoCounter,
     /// Several contexts are new in the driver's list.
     #[error(
-        "another program began to use the NPU at the same time, so that no work can be confirmed. End it, and try again"
+        "another program began to use the NPU at the same time, so that no work can be confirmed. \
+         End it, and try again"
     )]
     UnclearCounter,
     /// A part of the result was not written.
     #[error(
-        "the NPU left {words} words of its result unwritten, the first is {first}: no result is used. {REPORT}"
+        "the NPU left {words} words of its result unwritten, the first is {first}: no result is \
+         used. {REPORT}"
     )]
     Unwritten {
         /// The first word.
@@ -237,7 +248,8 @@ fn lock_remedy(errno: Errno) -> &'static str {
 fn context_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::EINVAL | Errno::EBUSY => {
-            "End the other program that uses the NPU, which can serve one at a time; `trine npu doctor` names it"
+            "End the other program that uses the NPU, which can serve one at a time; `trine npu \
+             doctor` names it"
         }
         _ => remedy(errno),
     }

@@ -50,7 +50,8 @@ impl<S: Sys> Block<S> {
             |offset: &u64| offset.checked_add(length).is_some_and(|end| end <= uapi::HEAP_BYTES);
         let offset = offset.filter(is_inside).ok_or_else(|| DriverError::Answer {
             problem: format!(
-                "the driver placed {length} bytes at {device_address:#x}, outside of its heap at {base:#x}"
+                "the driver placed {length} bytes at {device_address:#x}, outside of its heap at \
+                 {base:#x}"
             ),
         })?;
         let sys = heap.mapped.sys();

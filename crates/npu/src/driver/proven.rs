@@ -58,7 +58,8 @@ pub enum Unproven {
     Refused(Refusal),
     /// Whether the array ends is not known.
     #[error(
-        "the proof covers memory only, and whether the array ends is unknown. Use a kernel whose streams trine generates"
+        "the proof covers memory only, and whether the array ends is unknown. Use a kernel whose \
+         streams trine generates"
     )]
     MemoryOnly,
 }

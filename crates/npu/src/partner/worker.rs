@@ -80,7 +80,8 @@ impl Kernels {
         proven.retain(|(width, _), _| widths.contains(width));
         let (Some(least), Some(cores)) = (widths.first(), pack.cores()) else {
             return Err(format!(
-                "the pack has no stream of a8w8acc32 for {ROWS_MAX} rows of {BLOCK}; make one of AMD's xclbin with `trine npu pack`"
+                "the pack has no stream of a8w8acc32 for {ROWS_MAX} rows of {BLOCK}; make one of \
+                 AMD's xclbin with `trine npu pack`"
             ));
         };
         if let Some(odd) = widths.iter().find(|width| !width.is_multiple_of(*least)) {
@@ -270,7 +271,8 @@ impl<S: Sys> Worker<S> {
             let found = self.once(width, rows, &activations[..rows * BLOCK], &weights);
             if found.map_err(|error| error.to_string())? != expected[..rows * width] {
                 return Err(format!(
-                    "a product of {rows} x {BLOCK} x {width} on the NPU is wrong; `trine npu selftest` tells more"
+                    "a product of {rows} x {BLOCK} x {width} on the NPU is wrong; `trine npu \
+                     selftest` tells more"
                 ));
             }
         }

@@ -75,7 +75,8 @@ fn check_times(buffer: &Buffer, runs: &[&Run], times: u32, by: &str) -> Result<(
             let does = if buffer.access == Access::WriteOnce { "written" } else { "read" };
             let (first, last) = (before * 4, place * 4);
             let problem = format!(
-                "bytes {first:#x} to {last:#x} of {} are {does} {depth} times{by}, expected {times}",
+                "bytes {first:#x} to {last:#x} of {} are {does} {depth} times{by}, expected \
+                 {times}",
                 buffer.name
             );
             let operation = (operation != usize::MAX && depth > expected).then_some(operation);

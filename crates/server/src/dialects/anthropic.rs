@@ -121,7 +121,8 @@ pub(crate) async fn count_tokens(
 fn check_thread(fields: Fields<'_>) -> Result<(), ApiError> {
     let Some(thread) = fields.get(&THREAD) else { return Ok(()) };
     if thread["type"] == "continue" {
-        let message = "thread: no messages are kept here, so none can be continued; send the whole conversation";
+        let message = "thread: no messages are kept here, so none can be continued; send the whole \
+            conversation";
         let error = ApiError::new(StatusCode::NOT_FOUND, Code::NotFound, message);
         return Err(error.with_details(json!({"error_code": "thread_not_found"})));
     }

@@ -128,7 +128,8 @@ impl Inputs {
     fn check_together(&self, tokens: usize) -> Result<(), ApiError> {
         if tokens > TOKENS_MAX {
             let message = format!(
-                "the texts have more than {TOKENS_MAX} tokens together; send them in several requests"
+                "the texts have more than {TOKENS_MAX} tokens together; send them in several \
+                 requests"
             );
             return Err(ApiError::field(self.param, message));
         }

@@ -63,7 +63,8 @@ impl Streaming {
 pub(crate) fn check_store(fields: Fields<'_>) {
     if fields.get(&STORES).is_some_and(|store| store == true) {
         note(
-            "store changes nothing: answers are not kept here; send the whole conversation each time",
+            "store changes nothing: answers are not kept here; send the whole conversation each \
+             time",
         );
     }
 }

@@ -391,7 +391,9 @@ impl ResponseEvents {
         self.push(out, "response.function_call_arguments.delta", delta);
         let item = self.answer.function_call(&ids, "completed", call, &call.arguments);
         let done = json!({
-            "item_id": ids.item, "output_index": index, "name": item["name"], "arguments": call.arguments,
+            "item_id": ids.item,
+                "output_index": index, "name": item["name"],
+                "arguments": call.arguments,
         });
         self.push(out, "response.function_call_arguments.done", done);
         self.push_item(out, "response.output_item.done", &item);

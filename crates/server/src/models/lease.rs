@@ -88,8 +88,8 @@ impl Lease {
     pub(crate) fn sees(&self, param: &str) -> Result<&Pictures, ApiError> {
         self.pictures.as_ref().ok_or_else(|| {
             let remedy = format!(
-                "the model {} is loaded without a vision tower; leave the image out, or use a model that reads images, \
-                 such as gemma3:4b (trine pull gemma3:4b)",
+                "the model {} is loaded without a vision tower; leave the image out, or use a \
+                 model that reads images, such as gemma3:4b (trine pull gemma3:4b)",
                 shown(&self.name)
             );
             ApiError::unsupported(param, &remedy)
@@ -130,14 +130,14 @@ impl Lease {
         }
         if self.context == Some(context) {
             let message = format!(
-                "the prompt has {tokens} tokens, more than the context of {context} that num_ctx of the request asks for; \
-                 shorten it, or ask for more"
+                "the prompt has {tokens} tokens, more than the context of {context} that num_ctx \
+                 of the request asks for; shorten it, or ask for more"
             );
             return ApiError { message, ..error };
         }
         let message = format!(
-            "the prompt has {tokens} tokens, more than the context of {context} that num_ctx of the preset {} allows; \
-             shorten it, or create the preset with a larger num_ctx",
+            "the prompt has {tokens} tokens, more than the context of {context} that num_ctx of \
+             the preset {} allows; shorten it, or create the preset with a larger num_ctx",
             shown(&self.name)
         );
         ApiError { message, ..error }

@@ -153,7 +153,8 @@ impl Shared {
         }
         table.slots.remove(name);
         drop(table);
-        tracing::info!(model = %shown(name), "nobody waits for the model any more; it is not loaded");
+        tracing::info!(model = %shown(name),
+            "nobody waits for the model any more; it is not loaded");
         true
     }
 
@@ -226,7 +227,8 @@ impl Shared {
             };
             tracing::info!(
                 model = %shown(&other),
-                "unloading the model: beside it there is too little memory for another and its context"
+                "unloading the model: beside it there is too little memory for another and its \
+                 context"
             );
             self.finish_to_stop(other, unused).await;
             if let Ok(model) = model {
@@ -278,7 +280,8 @@ impl Shared {
         };
         if bytes > budget {
             return Err(format!(
-                "it takes {} MB of memory, and --memory allows all models together {} MB; allow more, or {remedy}",
+                "it takes {} MB of memory, and --memory allows all models together {} MB; allow \
+                 more, or {remedy}",
                 bytes.div_ceil(MEGABYTE),
                 budget / MEGABYTE
             ));

@@ -107,7 +107,8 @@ impl Shared {
         let mut table = self.table();
         if table.waiters >= self.waiters_max {
             return Err(ApiError::overloaded(format!(
-                "{} requests are waiting for models to be loaded, no more are taken; try again later",
+                "{} requests are waiting for models to be loaded, no more are taken; try again \
+                 later",
                 table.waiters
             )));
         }

@@ -84,12 +84,13 @@ impl Problem {
     pub(super) fn message(&self, shown: &str) -> String {
         if self.has_changed {
             format!(
-                "the model {shown} cannot be used: its file was changed, cut or removed after it was loaded; put it back, \
-                 and the next request loads it again"
+                "the model {shown} cannot be used: its file was changed, cut or removed after it \
+                 was loaded; put it back, and the next request loads it again"
             )
         } else {
             format!(
-                "the model {shown} cannot be loaded; the server's log says why. Try another model, or later"
+                "the model {shown} cannot be loaded; the server's log says why. Try another model, \
+                 or later"
             )
         }
     }

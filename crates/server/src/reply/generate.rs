@@ -125,8 +125,8 @@ pub(crate) async fn collect(
 pub(crate) fn check_queue(texts: usize, tokens: usize, limits: &Limits) -> Result<(), ApiError> {
     if texts > 1 && (texts > limits.queue || tokens > limits.queue_tokens) {
         let message = format!(
-            "{texts} texts after prompts of {tokens} tokens in all are more than there is ever room for, {} and {}; ask for \
-             fewer with n or in prompt",
+            "{texts} texts after prompts of {tokens} tokens in all are more than there is ever \
+             room for, {} and {}; ask for fewer with n or in prompt",
             limits.queue, limits.queue_tokens
         );
         return Err(ApiError::field("n", message));

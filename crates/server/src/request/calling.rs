@@ -309,8 +309,8 @@ impl Calling {
         let answer = match structure {
             None => None,
             Some(structure) => Some(structure.schema().ok_or_else(|| {
-                let remedy = "an answer may be a call of a tool, beside which it can be held to a JSON schema; use one, or \
-                    \"tool_choice\": \"none\"";
+                let remedy = "an answer may be a call of a tool, beside which it can be held to a \
+                    JSON schema; use one, or \"tool_choice\": \"none\"";
                 ApiError::unsupported(structure.param.clone(), remedy)
             })?),
         };
@@ -325,7 +325,8 @@ fn warn_of(relaxed: &[Relaxed]) {
     for Relaxed { tool, left_out } in relaxed {
         let (place, keyword) = (&left_out.place, &left_out.keyword);
         note(format!(
-            "the tool {tool}: no grammar holds {place}/{keyword}; calls are written without it and checked after"
+            "the tool {tool}: no grammar holds {place}/{keyword}; calls are written without it and \
+             checked after"
         ));
     }
 }

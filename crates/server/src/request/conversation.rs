@@ -349,7 +349,8 @@ impl Conversation {
         let (prompt, cut) = best.ok_or(error)?;
         let messages = kept(cut);
         note(format!(
-            "the {} oldest messages were left out: the conversation is longer than the context of {context} tokens",
+            "the {} oldest messages were left out: the conversation is longer than the context of \
+             {context} tokens",
             whole.len() - messages.len()
         ));
         self.pictures.keep(shows(cut));
@@ -447,15 +448,15 @@ fn render(
     rendering: &Rendering,
 ) -> Result<String, ApiError> {
     let template = model.template().ok_or_else(|| {
-        let message = "this is a base model: it continues text and was not trained to chat; choose one with -it in its name, or use \
-             /v1/completions";
+        let message = "this is a base model: it continues text and was not trained to chat; choose \
+            one with -it in its name, or use /v1/completions";
         ApiError { code: Code::NoChatTemplate, ..ApiError::field("model", message) }
     })?;
     let bytes: usize = messages.iter().map(|message| message.content.bytes()).sum();
     if bytes > MAX_PROMPT_BYTES {
         let message = format!(
-            "the conversation has {bytes} bytes, more than the {MAX_PROMPT_BYTES} of the longest prompt that is written for a \
-             model; shorten it"
+            "the conversation has {bytes} bytes, more than the {MAX_PROMPT_BYTES} of the longest \
+             prompt that is written for a model; shorten it"
         );
         return Err(ApiError {
             code: Code::ContextLengthExceeded,
@@ -464,7 +465,8 @@ fn render(
     }
     for name in unread(&rendering.variables, template) {
         note(format!(
-            "chat_template_kwargs.{name} changes nothing: the model's template does not read it; use enable_thinking"
+            "chat_template_kwargs.{name} changes nothing: the model's template does not read it; \
+             use enable_thinking"
         ));
     }
     let tokenizer = &*model.tokenizer;

@@ -42,8 +42,11 @@ impl ImageUrls {
             Host::Address(address) => !is_public(*address),
         };
         if is_private {
-            return Err("images are never fetched from this machine or its network; name a host at a public address"
-                .to_owned());
+            return Err(
+                "images are never fetched from this machine or its network; name a host at \
+                a public address"
+                    .to_owned(),
+            );
         }
         Ok(entry.to_string())
     }
@@ -93,13 +96,13 @@ impl fmt::Display for HostEntry {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UrlError {
     #[error(
-        "images are not fetched from other servers here; send it as data:image/png;base64,..., or start the server \
-         with --allow-image-urls HOST"
+        "images are not fetched from other servers here; send it as data:image/png;base64,..., or \
+         start the server with --allow-image-urls HOST"
     )]
     Off,
     #[error(
-        "images of this host and port are not fetched; send it as data:image/png;base64,..., or name the host with \
-         --allow-image-urls"
+        "images of this host and port are not fetched; send it as data:image/png;base64,..., or \
+         name the host with --allow-image-urls"
     )]
     OtherHost,
     #[error("the URL is not one of an image: use http or https, a host, and no name or password")]
@@ -115,7 +118,8 @@ pub(crate) enum UrlError {
     #[error("the image has more than {0} bytes")]
     TooLarge(usize),
     #[error(
-        "the files that the request names have more than {0} bytes together; name fewer, or smaller ones"
+        "the files that the request names have more than {0} bytes together; name fewer, or \
+         smaller ones"
     )]
     TooLargeTogether(usize),
     #[error("a redirect from https to http is not followed")]
@@ -123,8 +127,8 @@ pub(crate) enum UrlError {
     #[error("the image is not there: {0}")]
     Failed(String),
     #[error(
-        "{from} redirects to the host {host}, which --allow-image-urls does not name; send the image as \
-         data:image/png;base64,..., or name the host with --allow-image-urls"
+        "{from} redirects to the host {host}, which --allow-image-urls does not name; send the \
+         image as data:image/png;base64,..., or name the host with --allow-image-urls"
     )]
     RedirectedAway { from: String, host: String },
     #[error("{from} redirects to {to}: {why}")]

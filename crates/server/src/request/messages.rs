@@ -351,7 +351,8 @@ impl PartPlace<'_> {
             Given::Foreign { what, about } if self.turn == Turn::Newest => {
                 let about = if about.is_empty() { about } else { format!(" ({about})") };
                 let message = format!(
-                    "{path} is a {what}{about}, neither text nor an image; this server takes nothing else"
+                    "{path} is a {what}{about}, neither text nor an image; this server takes \
+                     nothing else"
                 );
                 return Err(ApiError::field(path, message));
             }

@@ -417,7 +417,8 @@ pub(crate) fn random_seed() -> u64 {
 fn read_bias(value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
     let wrong = |what: &str| {
         let message = format!(
-            "{what}; use an object of token ids and biases from -100 to 100, such as {{\"106\": -1.5}}"
+            "{what}; use an object of token ids and biases from -100 to 100, such as \
+             {{\"106\": -1.5}}"
         );
         ApiError::field("logit_bias", message)
     };

@@ -80,9 +80,14 @@ mod tests {
     #[test]
     fn fields_that_are_off_are_taken() {
         let off = json!({
-            "top_n_sigma": [0, -1, -1.0, null], "n_keep": [0, -1], "n_discard": [0], "typical_p": [1, 1.0, 1.5],
-            "typ_p": [1.0], "tfs_z": [1, 2], "mirostat": [0], "dynatemp_range": [0.0, -1], "xtc_probability": [0, -0.5],
-            "dry_multiplier": [0.0, -1], "n_probs": [0, -1], "id_slot": [-1], "length_penalty": [1.0],
+            "top_n_sigma": [0, -1, -1.0, null], "n_keep": [0, -1],
+                "n_discard": [0],
+                "typical_p": [1, 1.0, 1.5],
+            "typ_p": [1.0], "tfs_z": [1, 2], "mirostat": [0],
+                "dynatemp_range": [0.0, -1],
+                "xtc_probability": [0, -0.5],
+            "dry_multiplier": [0.0, -1], "n_probs": [0, -1], "id_slot": [-1],
+                "length_penalty": [1.0],
             "lora": [[]], "documents": [[], null], "suffix": ["", null], "use_beam_search": [false],
             "function_call": ["none", "auto"], "samplers": [[]],
         });
@@ -93,9 +98,16 @@ mod tests {
             }
         }
         let on = json!({
-            "top_n_sigma": [0.1, 1, "0"], "n_keep": [1], "n_discard": [2], "typical_p": [0.9, 0], "tfs_z": [0.5],
-            "mirostat": [1, 2], "dynatemp_range": [0.5], "xtc_probability": [0.1], "dry_multiplier": [0.8],
-            "n_probs": [3], "id_slot": [0, 1], "length_penalty": [0.5], "lora": [[1]], "use_beam_search": [true],
+            "top_n_sigma": [0.1, 1, "0"], "n_keep": [1],
+                "n_discard": [2],
+                "typical_p": [0.9, 0], "tfs_z": [0.5],
+            "mirostat": [1, 2],
+                "dynatemp_range": [0.5],
+                "xtc_probability": [0.1],
+                "dry_multiplier": [0.8],
+            "n_probs": [3], "id_slot": [0, 1],
+                "length_penalty": [0.5], "lora": [[1]],
+                "use_beam_search": [true],
         });
         for (name, values) in on.as_object().unwrap() {
             for value in values.as_array().unwrap() {

@@ -70,12 +70,12 @@ impl Guard {
         let message = match host {
             Some(host) if is_answered(&host, &self.own) => return Ok(()),
             Some(host @ Host::Name(_)) => format!(
-                "this server does not answer to the name {host}, which the Host header has; start it with \
-                 --host-name {host} to let that in"
+                "this server does not answer to the name {host}, which the Host header has; start \
+                 it with --host-name {host} to let that in"
             ),
             Some(Host::Address(_)) | None => {
-                "the Host header names no host that this server answers to; use its address or a name, and start it \
-                 with --host-name NAME to let a further name in"
+                "the Host header names no host that this server answers to; use its address or a \
+                 name, and start it with --host-name NAME to let a further name in"
                     .to_owned()
             }
         };

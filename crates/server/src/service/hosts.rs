@@ -127,8 +127,8 @@ impl OriginPattern {
     pub fn parse(text: &str) -> Result<Self, String> {
         let pattern = Self::read(text.trim());
         pattern.map(Self).ok_or_else(|| {
-            "this is no origin of web pages; write one such as https://example.com, https://*.example.com, \
-             chrome-extension://* or *, and the option once for each"
+            "this is no origin of web pages; write one such as https://example.com, \
+             https://*.example.com, chrome-extension://* or *, and the option once for each"
                 .to_owned()
         })
     }

@@ -46,7 +46,8 @@ impl Keys {
         for (index, key) in lines.filter(|(_, key)| !key.is_empty() && !key.starts_with('#')) {
             if key.len() > KEY_BYTES_MAX || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(format!(
-                    "line {} is not a key: use visible ASCII characters without spaces, at most {KEY_BYTES_MAX}",
+                    "line {} is not a key: use visible ASCII characters without spaces, at most \
+                     {KEY_BYTES_MAX}",
                     index + 1
                 ));
             }

@@ -378,7 +378,8 @@ impl PartnerFamilies {
             waited: of!("trine_npu_waited_seconds", "Seconds in which the device waited for it"),
             lost: of!(
                 "trine_npu_lost",
-                "1 after a failure after which the NPU is not used until the server is started again"
+                "1 after a failure after which the NPU is not used until the server is started \
+                 again"
             ),
         }
     }

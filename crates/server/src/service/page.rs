@@ -19,8 +19,8 @@ use crate::error::{ApiError, Code};
 /// What a browser lets the page do: load scripts, styles and data only from this server, and make
 /// no HTML out of strings.
 const POLICY: &str = "default-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+    img-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors \
+    'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// Bytes of the tag's digest.
 const TAG_BYTES: usize = 12;

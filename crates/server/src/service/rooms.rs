@@ -83,7 +83,8 @@ impl Room {
         let what = self.what;
         if permits_beyond(bytes) > permits(self.bytes) as usize {
             let message = format!(
-                "the request takes {bytes} bytes of memory or more, and all {what} together may take {}; {remedy}",
+                "the request takes {bytes} bytes of memory or more, and all {what} together may \
+                 take {}; {remedy}",
                 self.bytes
             );
             return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Code::BodyTooLarge, message));

@@ -22,8 +22,8 @@ pub enum ServeError {
     },
     /// Other machines could reach a server that asks for no key.
     #[error(
-        "{address} is reached from other machines; give --api-key-file so that only those with a key can use the \
-         server, or --insecure-no-auth to let everybody"
+        "{address} is reached from other machines; give --api-key-file so that only those with a \
+         key can use the server, or --insecure-no-auth to let everybody"
     )]
     NoKeys {
         /// The address.

@@ -226,7 +226,8 @@ mod tests {
     fn only_bare_line_feeds_of_heads_are_changed() {
         let sound: [&[u8]; 5] = [
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n",
-            b"\r\nPOST / HTTP/1.1\r\ncontent-LENGTH:  10 \r\n\r\n\n\n{\n}\n\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+            b"\r\nPOST / HTTP/1.1\r\ncontent-LENGTH:  10 \r\n\r\n\n\n{\n}\n\r\n\r\nGET / \
+                HTTP/1.1\r\n\r\n",
             b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\n\r\n0\r\n\r\n",
             b"POST / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n\n\n",
             b"POST / HTTP/1.1\r\nContent-Length: 2, 2\r\n\r\n\n\n",

@@ -64,11 +64,14 @@ fn blocks_of_tools() -> Value {
             json!({
                 "subject": {"type": "string", "minLength": 2, "maxLength": 200},
                 "page": {"type": "string", "format": "uri"},
-                "facts": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {}},
+                "facts": {"type": "object",
+                    "propertyNames": {"type": "string"},
+                    "additionalProperties": {}},
                 "state": {"anyOf": [
                     {"type": "string", "enum": ["open", "closed"]}, {"type": "string", "const": "gone"},
                 ]},
-                "lines": {"type": "array", "maxItems": 4, "items": {"type": "integer", "exclusiveMinimum": 0}},
+                "lines": {"type": "array", "maxItems": 4, "items": {"type": "integer",
+                    "exclusiveMinimum": 0}},
             }),
             json!(["subject"]),
         )},
@@ -176,7 +179,8 @@ fn thinking_is_taken_in_each_form_and_its_blocks_are_left_out() {
     };
     let expected = count(&ask(Value::Null, plain.clone()));
     let thought = json!([
-        {"type": "thinking", "thinking": "Hm.", "signature": "a"}, {"type": "redacted_thinking", "data": "a"},
+        {"type": "thinking", "thinking": "Hm.",
+            "signature": "a"}, {"type": "redacted_thinking", "data": "a"},
         {"type": "text", "text": "Hello."},
     ]);
     for thinking in [
@@ -286,7 +290,9 @@ fn a_demand_for_a_tool_that_is_left_out_of_responses_is_dropped() {
         (&space, json!({"type": "custom", "namespace": "a", "name": "b"})),
     ] {
         let body = json!({
-            "input": "Search for: birds", "tools": [tool], "tool_choice": choice, "max_output_tokens": 100,
+            "input": "Search for: birds", "tools": [tool],
+                "tool_choice": choice,
+                "max_output_tokens": 100,
         });
         let answer = post(&server, RESPONSES, &[], &body);
         let told = warnings(&answer);
@@ -300,8 +306,12 @@ fn a_demand_for_a_tool_that_is_left_out_of_responses_is_dropped() {
 fn codex(input: Value) -> Value {
     let function = |name: &str, properties: Value, required: Value| {
         json!({
-            "type": "function", "name": name, "description": "Does it.", "strict": false, "parameters": {
-                "type": "object", "properties": properties, "required": required, "additionalProperties": false,
+            "type": "function", "name": name,
+                "description": "Does it.", "strict": false,
+                "parameters": {
+                "type": "object",
+                    "properties": properties, "required": required,
+                    "additionalProperties": false,
             },
         })
     };
@@ -314,11 +324,17 @@ fn codex(input: Value) -> Value {
                 function("stop", json!({"target": {"type": "string"}}), json!(["target"])),
             ]},
             function("stop", json!({}), json!([])),
-            {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}},
+            {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark",
+                "definition": "start: \
+                /a/"}},
             {"type": "web_search", "external_web_access": false},
         ],
-        "tool_choice": "auto", "parallel_tool_calls": true, "reasoning": {"summary": "auto"}, "store": false,
-        "include": ["reasoning.encrypted_content"], "prompt_cache_key": "a", "client_metadata": {"thread": "a"},
+        "tool_choice": "auto",
+            "parallel_tool_calls": true,
+            "reasoning": {"summary": "auto"}, "store": false,
+        "include": ["reasoning.encrypted_content"],
+            "prompt_cache_key": "a",
+            "client_metadata": {"thread": "a"},
     })
 }
 
@@ -440,7 +456,10 @@ fn errors_name_the_fields_of_messages() {
     let called = json!({"role": "assistant", "content": [
         {"type": "text", "text": "a"}, {"type": "tool_use", "id": "c", "name": "Run", "input": {}},
     ]});
-    let result = |id: &str, content: Value| json!({"type": "tool_result", "tool_use_id": id, "content": content});
+    let result = |id: &str, content: Value| {
+        json!({"type": "tool_result",
+        "tool_use_id": id, "content": content})
+    };
     let user = |blocks: &[Value]| json!({"role": "user", "content": blocks});
     for (fields, place) in [
         (json!({"tool_choice": {"type": "tool", "name": "y"}}), "tool_choice.name"),
@@ -476,22 +495,28 @@ fn an_agent_in_the_dialect_of_chats() {
     server.reply("A greeting");
     let streamed = |messages: Value, tools: Value| {
         json!({
-            "model": "main", "max_tokens": 100, "messages": messages, "tools": tools, "tool_choice": "auto",
+            "model": "main",
+                "max_tokens": 100, "messages": messages, "tools": tools,
+                "tool_choice": "auto",
             "stream": true, "stream_options": {"include_usage": true},
         })
     };
     let title = json!([
-        {"role": "system", "content": "You write titles."}, {"role": "user", "content": "A title for this:"},
+        {"role": "system", "content": "You write titles."}, {"role": "user", "content": "A title \
+            for this:"},
         {"role": "user", "content": "\"Say hello\""},
     ]);
     let mut body = streamed(title, Value::Null);
     body.as_object_mut().unwrap().retain(|name, _| !name.starts_with("tool"));
     assert_eq!(post(&server, CHAT, &[], &body).events().last().unwrap(), "[DONE]");
-    let tools = json!([{"type": "function", "function": {"name": "bash", "description": "Runs it.", "parameters": {
+    let tools = json!([{"type": "function", "function": {"name": "bash",
+        "description": "Runs it.",
+        "parameters": {
         "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "required": ["command"],
         "properties": {
             "command": {"type": "string"},
-            "timeout": {"type": "integer", "exclusiveMinimum": 0, "maximum": 9_007_199_254_740_991_i64},
+            "timeout": {"type": "integer",
+                "exclusiveMinimum": 0, "maximum": 9_007_199_254_740_991_i64},
             "page": {"type": "string", "format": "uri"},
         },
     }}}]);
@@ -523,7 +548,8 @@ fn results_in_ollamas_dialect_find_their_calls() {
     let prompt = |results: Value| {
         let mut messages = vec![
             json!({"role": "user", "content": "Hi"}),
-            json!({"role": "assistant", "content": "", "tool_calls": [function("first"), function("second")]}),
+            json!({"role": "assistant", "content": "",
+                "tool_calls": [function("first"), function("second")]}),
         ];
         messages.extend(results.as_array().unwrap().clone());
         let body = json!({
@@ -550,9 +576,8 @@ fn results_in_ollamas_dialect_find_their_calls() {
         assert_eq!(prompt(results.clone()), expected, "{results}");
     }
     // More results than calls stand for themselves.
-    prompt(
-        json!([{"role": "tool", "tool_call_id": "a", "content": "a"}, named("x", "b"), named("y", "c"), named("", "d")]),
-    );
+    prompt(json!([{"role": "tool",
+            "tool_call_id": "a", "content": "a"}, named("x", "b"), named("y", "c"), named("", "d")]));
 }
 
 /// Two system parts before the user's, as pydantic-ai writes instructions and a system prompt; a

@@ -90,7 +90,10 @@ fn texts_ids_and_lists_of_both_become_vectors() {
 #[test]
 fn base64_holds_the_same_numbers() {
     let server = Harness::start();
-    let body = |encoding: &str| json!({"model": "embedder", "input": ["a", "b"], "encoding_format": encoding});
+    let body = |encoding: &str| {
+        json!({"model": "embedder", "input": ["a", "b"],
+        "encoding_format": encoding})
+    };
     let floats = vectors(&server.post(PATH, &body("float")).1);
     let (status, answer) = server.post(PATH, &body("base64"));
     assert_eq!(status, 200, "{answer}");
@@ -191,7 +194,9 @@ fn fields_that_cannot_be_followed_are_refused() {
     assert_eq!(error["error"]["type"], "exceed_context_size_error");
     let known = json!({
         "model": "embedder", "input": "a", "user": "me", "normalize": true, "embd_normalize": 2,
-        "embed_dtype": "float32", "endianness": "native", "priority": 3, "dimensions": null, "stream": false,
+        "embed_dtype": "float32",
+            "endianness": "native", "priority": 3,
+            "dimensions": null, "stream": false,
     });
     assert_eq!(server.post(PATH, &known).0, 200);
 }

@@ -313,7 +313,9 @@ fn tools(path: &str, schema: &Value) -> Value {
             {"type": "function", "name": "ff", "parameters": other},
         ]),
         _ => json!([
-            {"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}},
+            {"type": "function", "function": {"name": "f",
+                "description": "d",
+                "parameters": schema}},
             {"type": "function", "function": {"name": "ff", "parameters": other}},
         ]),
     }
@@ -336,7 +338,10 @@ fn next(path: &str, first: &Value, answer: &Value) -> Value {
             let blocks = answer["content"].as_array().unwrap();
             let used = blocks.iter().filter(|block| block["type"] == "tool_use");
             let results: Vec<Value> = used
-                .map(|block| json!({"type": "tool_result", "tool_use_id": block["id"], "content": "ok"}))
+                .map(|block| {
+                    json!({"type": "tool_result",
+                    "tool_use_id": block["id"], "content": "ok"})
+                })
                 .collect();
             let messages = next["messages"].as_array_mut().unwrap();
             messages.push(json!({"role": "assistant", "content": blocks}));
@@ -420,9 +425,11 @@ fn broken_calls_and_unusual_tools_are_rendered() {
         ("null", "call:f{null}"),
         ("{\"a\": 1}", "call:f{a:1}"),
     ] {
-        let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let call = json!({"id": "c", "type": "function", "function": {"name": "f",
+            "arguments": arguments}});
         let messages = json!([
-            {"role": "user", "content": "Hi"}, {"role": "assistant", "content": null, "tool_calls": [call]},
+            {"role": "user", "content": "Hi"}, {"role": "assistant", "content": null,
+                "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c", "content": "it broke off"},
         ]);
         let prompt = prompt(json!({ "messages": messages }));

@@ -115,7 +115,10 @@ fn foreign(dialect: &str) -> Vec<(Value, Option<&'static str>)> {
     let svg = STANDARD.encode("<svg xmlns='http://www.w3.org/2000/svg'/>");
     match dialect {
         MESSAGES => {
-            let source = |kind: &str, data: &str| json!({"type": "base64", "media_type": kind, "data": data});
+            let source = |kind: &str, data: &str| {
+                json!({"type": "base64",
+                "media_type": kind, "data": data})
+            };
             vec![
                 (
                     json!({"type": "image", "source": source("image/png", &base64("a.png"))}),
@@ -151,7 +154,8 @@ fn foreign(dialect: &str) -> Vec<(Value, Option<&'static str>)> {
                 Some("?"),
             ),
             (
-                json!({"type": "image_url", "image_url": {"url": format!("data:image/svg+xml;base64,{svg}")}}),
+                json!({"type": "image_url",
+                    "image_url": {"url": format!("data:image/svg+xml;base64,{svg}")}}),
                 Some("?"),
             ),
             (
@@ -227,7 +231,8 @@ fn images_of_earlier_messages_are_words_in_ollamas_dialect() {
             200,
         ),
         (
-            json!([last, call, {"role": "tool", "tool_name": "read", "content": "d", "images": images}]),
+            json!([last, call, {"role": "tool",
+                "tool_name": "read", "content": "d", "images": images}]),
             200,
         ),
         (
@@ -450,7 +455,9 @@ fn histories_of_other_servers_go_on_in_chats() {
         ),
         (
             json!([
-                {"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}},
+                {"role": "assistant", "content": null,
+                    "function_call": {"name": "f",
+                    "arguments": "{}"}},
                 {"role": "function", "name": "f", "content": "found"},
             ]),
             "{\"name\": \"f\", \"content\": \"found\"}",
@@ -518,14 +525,16 @@ fn histories_of_other_servers_go_on_in_responses() {
     assert_eq!(serde_json::from_str::<Value>(text).unwrap(), json!({"k": 1}), "{text}");
     // Tools that are added can be called, the last declaration of each.
     let function = |name: &str, field: &str| {
-        let schema = json!({"type": "object", "properties": {field: {"type": "string"}}, "required": [field]});
+        let schema = json!({"type": "object",
+            "properties": {field: {"type": "string"}}, "required": [field]});
         json!({"type": "function", "name": name, "parameters": schema})
     };
     let add =
         |tool: Value| json!({"type": "additional_tools", "role": "developer", "tools": [tool]});
     let input = json!([add(function("f", "x")), user("a"), add(function("f", "y"))]);
     server.reply(r#"{"name": "f", "parameters": {"y": "z"}}"#);
-    let body = json!({"model": "main", "input": input, "tools": [function("g", "x")], "tool_choice": "required"});
+    let body = json!({"model": "main", "input": input, "tools": [function("g", "x")],
+        "tool_choice": "required"});
     let (status, answer) = server.post(RESPONSES, &body);
     assert_eq!(status, 200, "{answer}");
     assert_eq!(answer["output"][0]["arguments"], r#"{"y": "z"}"#, "{answer}");
@@ -568,7 +577,8 @@ fn histories_of_other_servers_go_on_in_messages() {
 fn tools_come_and_go_in_messages() {
     let server = Harness::start();
     let tool = |name: &str, field: &str| {
-        let schema = json!({"type": "object", "properties": {field: {"type": "string"}}, "required": [field]});
+        let schema = json!({"type": "object",
+            "properties": {field: {"type": "string"}}, "required": [field]});
         json!({"name": name, "input_schema": schema})
     };
     let reference = |name: &str| json!({"type": "tool_reference", "name": name});
@@ -584,7 +594,8 @@ fn tools_come_and_go_in_messages() {
             {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
         ]);
         let body = json!({
-            "model": "main", "max_tokens": 60, "messages": messages, "tools": [tool("f", "x"), tool("g", "x")],
+            "model": "main",
+                "max_tokens": 60, "messages": messages, "tools": [tool("f", "x"), tool("g", "x")],
             "tool_choice": {"type": "tool", "name": name},
         });
         let (status, answer) = server.post(MESSAGES, &body);
@@ -597,7 +608,8 @@ fn tools_come_and_go_in_messages() {
         (json!([definition(tool("h", "x"))]), "h", 200),
         (json!([definition(tool("h", "x")), removal("h")]), "h", 400),
         (
-            json!([removal("f"), {"type": "compaction", "content": "s", "tool_changes": [addition("f")]}]),
+            json!([removal("f"), {"type": "compaction", "content": "s",
+                "tool_changes": [addition("f")]}]),
             "f",
             200,
         ),
@@ -628,7 +640,8 @@ fn threads_are_refused_as_the_sdks_expect() {
         // Nothing else of the request is looked at.
         let body = |thread: Value| {
             json!({
-                "max_tokens": 5, "thread": thread, "tool_choice": {"type": "tool", "name": "weather"},
+                "max_tokens": 5, "thread": thread,
+                    "tool_choice": {"type": "tool", "name": "weather"},
                 "messages": [{"role": "user", "content": [
                     {"type": "tool_result", "tool_use_id": "t", "content": "x"},
                 ]}],

@@ -8,7 +8,10 @@ use crate::harness::{CONTEXT, Harness, SEQUENCES};
 #[test]
 fn completion_whole_and_streamed() {
     let server = Harness::start();
-    let body = json!({"prompt": "Hi", "n_predict": 6, "cache_prompt": true, "top_n_sigma": 0, "n_keep": -1});
+    let body = json!({"prompt": "Hi",
+        "n_predict": 6,
+        "cache_prompt": true,
+        "top_n_sigma": 0, "n_keep": -1});
     let (status, whole) = server.post("/completion", &body);
     assert_eq!(status, 200, "{whole}");
     assert_eq!((&whole["stop"], &whole["stop_type"]), (&json!(true), &json!("limit")));
@@ -164,7 +167,11 @@ fn penalties_count_what_each_dialect_counts() {
     let bias = json!([[tree, 19.0]]);
     let body = |fields: Value| {
         let mut body = json!({
-            "prompt": [2, bird, bird], "max_tokens": 2, "temperature": 0, "logit_bias": bias, "presence_penalty": 2.0,
+            "prompt": [2, bird, bird],
+                "max_tokens": 2,
+                "temperature": 0,
+                "logit_bias": bias,
+                "presence_penalty": 2.0,
         });
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         body

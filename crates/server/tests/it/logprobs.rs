@@ -96,7 +96,9 @@ fn generated_tokens_of_a_completion_have_the_models_log_probabilities() {
     let prompt = ids.len();
     // Sampled hot and biased: the log-probabilities are the model's own all the same.
     let body = json!({
-        "model": "demo", "prompt": ids, "max_tokens": 5, "logprobs": 3, "temperature": 1.5, "seed": 7,
+        "model": "demo", "prompt": ids,
+            "max_tokens": 5, "logprobs": 3,
+            "temperature": 1.5, "seed": 7,
         "logit_bias": {"20": 3}, "ignore_eos": true, "skip_special_tokens": false,
     });
     let (status, answer) = server.post(COMPLETIONS, &body);

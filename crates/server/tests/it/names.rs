@@ -300,7 +300,8 @@ fn a_presets_context_is_kept() {
     // Parts are written without space between them, so that 60 of a letter are few tokens.
     let parts: Vec<Value> =
         (0..60).map(|index| json!({"type": "text", "text": &"the"[index % 3..][..1]})).collect();
-    let body = json!({"model": "short", "max_tokens": 1, "messages": [{"role": "user", "content": parts}]});
+    let body = json!({"model": "short",
+        "max_tokens": 1, "messages": [{"role": "user", "content": parts}]});
     let (status, answer) = server.post("/v1/chat/completions", &body);
     assert_eq!(status, 200, "{answer}");
 }

@@ -82,7 +82,8 @@ fn stop_texts_end_a_text_and_are_not_part_of_it() {
     let server = Harness::start();
     for (include, end) in [(false, "bird sat"), (true, "bird sat on")] {
         let body = chat(json!({
-            "max_tokens": 300, "stop": ["never there", " on"], "include_stop_str_in_output": include,
+            "max_tokens": 300, "stop": ["never there", " on"],
+                "include_stop_str_in_output": include,
         }));
         let (_, answer) = server.post("/v1/chat/completions", &body);
         let choice = &answer["choices"][0];

@@ -29,7 +29,10 @@ fn begin(server: &Harness, body: &Value) -> TcpStream {
 #[test]
 fn pictures_of_a_request_take_room_once() {
     let server = server_with(|options| options.limits.pictures.prepared_bytes = 1 << 16);
-    let body = |names: [&str; 3]| json!({"messages": [user(&names.map(|name| image(&url(name))))], "max_tokens": 1});
+    let body = |names: [&str; 3]| {
+        json!({"messages": [user(&names.map(|name| image(&url(name))))],
+        "max_tokens": 1})
+    };
     let (status, error) = server.post(CHAT, &body(["a.png", "b.png", "a.png"]));
     assert_eq!(status, 400, "never");
     assert!(message(&error).contains("75264 bytes"), "{error}");
@@ -44,7 +47,10 @@ fn pictures_of_a_request_take_room_once() {
 #[test]
 fn pictures_wait_for_the_room_of_others() {
     let server = server_with(|options| options.limits.pictures.prepared_bytes = 1 << 16);
-    let body = |name: &str, most: usize| json!({"messages": [user(&[image(&url(name))])], "max_tokens": most, "stream": true});
+    let body = |name: &str, most: usize| {
+        json!({"messages": [user(&[image(&url(name))])],
+        "max_tokens": most, "stream": true})
+    };
     server.slow_down(Duration::from_millis(20));
     let held = &server.loader.eye.is_held;
     held.store(true, Ordering::SeqCst);

@@ -130,7 +130,8 @@ fn other_urls_are_refused_with_their_reason() {
         ("https://1.1.1.1/loop", "more than 3 times"),
         (
             "https://1.1.1.1/away",
-            "https://1.1.1.1/away redirects to the host 8.8.8.8, which --allow-image-urls does not name",
+            "https://1.1.1.1/away redirects to the host 8.8.8.8, which --allow-image-urls does not \
+             name",
         ),
         ("https://1.1.1.1/inside", "redirects to the host 127.0.0.1: a redirect from https"),
         (

@@ -69,7 +69,8 @@ fn requests(data: Option<&str>) -> Vec<(&'static str, Value, &'static str, &'sta
     let input =
         url.as_deref().map(|url| json!({"type": "input_image", "image_url": url, "detail": "low"}));
     let block = data.map(|data| {
-        json!({"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": data}})
+        json!({"type": "image", "source": {"type": "base64",
+            "media_type": "image/jpeg", "data": data}})
     });
     let by_url =
         url.as_deref().map(|url| json!({"type": "image", "source": {"type": "url", "url": url}}));
@@ -85,7 +86,8 @@ fn requests(data: Option<&str>) -> Vec<(&'static str, Value, &'static str, &'sta
         (
             RESPONSES,
             json!({"max_output_tokens": 3, "input": [
-                {"role": "user", "content": parts(input, json!({"type": "input_text", "text": "What is it?"}))},
+                {"role": "user", "content": parts(input, json!({"type": "input_text", "text": "What \
+                    is it?"}))},
             ]}),
             "input[0].content[0].image_url",
             "/usage/input_tokens",
@@ -204,7 +206,9 @@ fn rows_of_pictures_serve_one_scope() {
     for (salt, runs) in
         [(Value::Null, 1), (json!("a"), 2), (json!("b"), 3), (json!("a"), 3), (Value::Null, 3)]
     {
-        let body = json!({"messages": [user(&[image(&url("a.png"))])], "max_tokens": 1, "cache_salt": salt});
+        let body = json!({"messages": [user(&[image(&url("a.png"))])],
+            "max_tokens": 1,
+            "cache_salt": salt});
         let (status, answer) = server.post(CHAT, &body);
         assert_eq!(status, 200, "{answer}");
         assert_eq!(server.loader.eye.seen.lock().unwrap().len(), runs, "{salt}");
@@ -472,7 +476,9 @@ fn pictures_stand_only_where_models_see_them() {
 fn log_probabilities_of_prompts_pass_over_pictures() {
     let server = server();
     let body = json!({
-        "messages": [user(&[image(&url("a.png")), text("b")])], "max_tokens": 1, "prompt_logprobs": 0,
+        "messages": [user(&[image(&url("a.png")), text("b")])],
+            "max_tokens": 1,
+            "prompt_logprobs": 0,
     });
     let (status, answer) = server.post(CHAT, &body);
     assert_eq!(status, 200, "{answer}");

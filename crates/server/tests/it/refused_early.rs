@@ -42,7 +42,8 @@ fn impossible_prompts_are_refused_by_their_length() {
         ("/v1/messages", json!({"messages": messages, "max_tokens": 1})),
         (
             "/v1/messages",
-            json!({"system": text, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}),
+            json!({"system": text, "messages": [{"role": "user", "content": "Hi"}],
+                "max_tokens": 1}),
         ),
         ("/api/chat", json!({ "messages": messages })),
         ("/api/generate", json!({"prompt": text, "truncate": false})),

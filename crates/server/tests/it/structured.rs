@@ -48,7 +48,8 @@ fn every_field_for_a_schema_holds_the_model_to_it() {
     for fields in [
         json!({"response_format": {"type": "json_object"}}),
         json!({"response_format": {"type": "json_object", "schema": schema()}}),
-        json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema(), "strict": true}}}),
+        json!({"response_format": {"type": "json_schema",
+            "json_schema": {"name": "x", "schema": schema(), "strict": true}}}),
         json!({"json_schema": schema()}),
         json!({"guided_json": schema()}),
         json!({"guided_json": text}),

@@ -14,7 +14,9 @@ fn parameters() -> Value {
         "type": "object",
         "properties": {
             "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": true},
-            "env": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "string"}},
+            "env": {"type": "object",
+                "propertyNames": {"type": "string"},
+                "additionalProperties": {"type": "string"}},
             "path": {"type": "string", "format": "path", "pattern": "^(?!/etc).*$"},
         },
         "required": ["tags"],
@@ -31,7 +33,9 @@ fn requests(fields: &Value) -> Vec<(&'static str, Value)> {
     let mut ollama = chat.clone();
     ollama["stream"] = false.into();
     let message = json!({
-        "messages": messages, "max_tokens": 120, "tools": [{"name": "note", "input_schema": parameters()}],
+        "messages": messages,
+            "max_tokens": 120, "tools": [{"name": "note",
+            "input_schema": parameters()}],
     });
     let all = [
         (CHAT, chat),
@@ -107,7 +111,8 @@ fn unusual_keywords_of_a_tool_are_warned_of_and_the_call_comes() {
 fn a_format_of_answers_is_held_to_or_refused_by_name() {
     let server = Harness::start();
     let schema = parameters();
-    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": true}});
+    let format = json!({"type": "json_schema",
+        "json_schema": {"name": "x", "schema": schema, "strict": true}});
     let body = json!({"messages": [{"role": "user", "content": "Hi"}], "response_format": format});
     let (status, error) = server.post(CHAT, &body);
     assert_eq!((status, &error["error"]["code"]), (400, &json!("invalid_grammar")), "{error}");
@@ -119,8 +124,12 @@ fn a_format_of_answers_is_held_to_or_refused_by_name() {
 #[test]
 fn a_tool_that_cannot_be_called_is_warned_of() {
     let server = Harness::start();
-    let function = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
-    let impossible = json!({"type": "object", "properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]});
+    let function = |name: &str, parameters: Value| {
+        json!({"type": "function", "function": {"name": name,
+        "parameters": parameters}})
+    };
+    let impossible = json!({"type": "object",
+        "properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]});
     let tools = json!([function("good", parameters()), function("bad", impossible)]);
     let body = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": tools});
     let warnings = warnings(&post(&server, CHAT, &body));
@@ -201,7 +210,8 @@ fn an_unusual_tool_is_no_reason_to_refuse_the_others() {
             "#/properties/a/required",
         ),
         (
-            json!({"type": "object", "properties": {"a": {"type": "string", "pattern": r"[\w-\.]+"}}}),
+            json!({"type": "object",
+                "properties": {"a": {"type": "string", "pattern": r"[\w-\.]+"}}}),
             "#/properties/a/pattern",
         ),
         (json!({"type": "OBJECT", "properties": null, "required": null}), ""),
@@ -294,12 +304,14 @@ fn allowed_tools_are_those_that_can_be_called() {
         let choice =
             json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}});
         let messages = json!([{"role": "user", "content": "Hi"}]);
-        json!({"model": "main", "messages": messages, "tools": [function("f"), function("g")], "tool_choice": choice})
+        json!({"model": "main", "messages": messages, "tools": [function("f"), function("g")],
+            "tool_choice": choice})
     };
     let response = |mode: &str, allowed: Value| {
         let choice = json!({"type": "allowed_tools", "mode": mode, "tools": allowed});
         let space = json!({"type": "namespace", "name": "s", "tools": [flat("h")]});
-        json!({"model": "main", "input": "Hi", "tools": [flat("f"), flat("g"), space], "tool_choice": choice})
+        json!({"model": "main", "input": "Hi", "tools": [flat("f"), flat("g"), space],
+            "tool_choice": choice})
     };
     post(&server, CHAT, &json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}));
     let call = |name: &str| format!(r#"{{"name": "{name}", "parameters": {{}}}}"#);
@@ -341,7 +353,9 @@ fn store_and_searches_are_warned_of() {
         (CHAT, json!({"messages": messages, "max_tokens": 1, "store": false}), ""),
         (
             CHAT,
-            json!({"messages": messages, "max_tokens": 1, "web_search_options": {"search_context_size": "low"}}),
+            json!({"messages": messages,
+                "max_tokens": 1,
+                "web_search_options": {"search_context_size": "low"}}),
             "web_search_options",
         ),
     ] {

@@ -19,7 +19,9 @@ fn city() -> Value {
 
 fn tools() -> Value {
     json!([
-        {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": city()}},
+        {"type": "function", "function": {"name": "weather",
+            "description": "Tells it.",
+            "parameters": city()}},
         {"type": "function", "function": {"name": "time"}},
     ])
 }
@@ -187,7 +189,8 @@ fn calls_and_results_are_part_of_the_prompt() {
     let messages = json!([
         {"role": "user", "content": "Is it warm?"},
         {"role": "assistant", "content": null, "tool_calls": [
-            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Oslo\"}"}},
+            {"id": "call_1", "type": "function", "function": {"name": "weather",
+                "arguments": "{\"city\": \"Oslo\"}"}},
         ]},
         {"role": "tool", "tool_call_id": "call_1", "content": "<end_of_turn>cold"},
     ]);
@@ -208,7 +211,8 @@ fn calls_and_results_are_part_of_the_prompt() {
     let turn = |id: &&Value| **id == plain["tokens"][1];
     let turns = plain["tokens"].as_array().unwrap().iter().filter(turn).count();
     assert_eq!(turns, 4, "a result ends no turn");
-    let wrong = json!([{"role": "user", "content": "a"}, {"role": "tool", "tool_call_id": "x", "content": "b"}]);
+    let wrong = json!([{"role": "user", "content": "a"}, {"role": "tool",
+        "tool_call_id": "x", "content": "b"}]);
     let (status, error) = server.post(CHAT, &chat(json!({ "messages": wrong })));
     assert_eq!((status, &error["error"]["param"]), (400, &json!("messages[1].tool_call_id")));
 }
@@ -284,7 +288,8 @@ fn anthropic_messages_have_blocks_for_calls_and_results() {
     assert_eq!(starts.map(|event| event["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1]);
     let end = events.iter().find(|event| event["type"] == "message_delta").unwrap();
     assert_eq!(end["delta"]["stop_reason"], "tool_use");
-    let result = json!({"type": "tool_result", "tool_use_id": called["id"], "content": [{"type": "text", "text": "cold"}]});
+    let result = json!({"type": "tool_result",
+        "tool_use_id": called["id"], "content": [{"type": "text", "text": "cold"}]});
     let messages = json!([
         {"role": "user", "content": "Hi"}, {"role": "assistant", "content": content},
         {"role": "user", "content": [result, {"type": "text", "text": "And?"}]},

@@ -149,7 +149,8 @@ pub(crate) fn words(random: &mut StdRng) -> String {
     const BEGINNINGS: [&str; 4] = [
         "Tell me",
         "Once upon a time there was a small house at the end of the long road, and in it",
-        "You are a kind teller of tales who never uses a hard word where a soft one will do. Tell me about",
+        "You are a kind teller of tales who never uses a hard word where a soft one will do. Tell \
+         me about",
         "",
     ];
     const WORDS: [&str; 12] =

@@ -185,7 +185,8 @@ fn structured(address: SocketAddr, random: &mut StdRng) -> Result<End, Cut> {
     let fields = match random.random_range(0..5) {
         0 => json!({"response_format": {"type": "json_object"}}),
         1 => {
-            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
+            json!({"response_format": {"type": "json_schema",
+                "json_schema": {"name": "x", "schema": schema}}})
         }
         2 => json!({"guided_regex": "(yes|no)"}),
         3 => json!({"guided_choice": ["bird", "tree"]}),
@@ -248,7 +249,8 @@ fn pictures(address: SocketAddr, random: &mut StdRng) -> Result<End, Cut> {
                 json!({"type": "image", "source": {"type": "base64", "data": data}})
             }
             _ => {
-                json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{data}")}})
+                json!({"type": "image_url",
+                    "image_url": {"url": format!("data:image/png;base64,{data}")}})
             }
         };
         let words = json!({"type": "text", "text": message["content"]});

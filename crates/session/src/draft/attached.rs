@@ -148,12 +148,13 @@ impl Attached {
         let draft = draft.name();
         let draft = words::harmless(&draft);
         let what = format!(
-            "--gpu-layers {layers} puts {layers} of {all} layers on GPUs, and with a draft that reads its caches the model \
-             has to be on one device"
+            "--gpu-layers {layers} puts {layers} of {all} layers on GPUs, and with a draft that \
+             reads its caches the model has to be on one device"
         );
         let Some(instead) = self.instead.take() else {
             bail!(
-                "the draft {draft} cannot be used: {what}; leave --gpu-layers out or, to keep it, give --draft ngram"
+                "the draft {draft} cannot be used: {what}; leave --gpu-layers out or, to keep it, \
+                 give --draft ngram"
             );
         };
         library.warn(format_args!(

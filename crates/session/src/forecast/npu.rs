@@ -67,7 +67,8 @@ pub static FIGURES: [Figure; 7] = [
         span: CHANNEL_GBPS,
         unit: "GB/s",
         kind: BasisKind::Published,
-        source: "3.8 to 4.0 bytes a cycle, and 1.03 GHz on a Phoenix in performance mode: findings of FIM43-Redeye/xdna-emu; 1.6 GHz: the fastest clock in npu1_regs.c of amd/xdna-driver",
+        source: "3.8 to 4.0 bytes a cycle, and 1.03 GHz on a Phoenix in performance mode: findings \
+            of FIM43-Redeye/xdna-emu; 1.6 GHz: the fastest clock in npu1_regs.c of amd/xdna-driver",
     },
     Figure {
         what: "for the firmware to read the stream of an int8 command",
@@ -77,14 +78,16 @@ pub static FIGURES: [Figure; 7] = [
         },
         unit: "us",
         kind: BasisKind::Measured,
-        source: "cycles of each kind of operation, findings of 2026-05-04 to 2026-05-27 of FIM43-Redeye/xdna-emu, for the operations of the int8 kernel's stream",
+        source: "cycles of each kind of operation, findings of 2026-05-04 to 2026-05-27 of \
+            FIM43-Redeye/xdna-emu, for the operations of the int8 kernel's stream",
     },
     Figure {
         what: "for each command",
         span: DISPATCH_US,
         unit: "us",
         kind: BasisKind::Measured,
-        source: "37: batches from C++, README of jdominick05/ignite-xdna; 130: kernel that copies 4 kB, RESULTS.md of Scottcjn/open-xdna",
+        source: "37: batches from C++, README of jdominick05/ignite-xdna; 130: kernel that copies \
+            4 kB, RESULTS.md of Scottcjn/open-xdna",
     },
     Figure {
         what: "for the bf16 kernel, each 256 x 2048 x 2048",
@@ -104,29 +107,35 @@ pub static FIGURES: [Figure; 7] = [
         },
         unit: "ms",
         kind: BasisKind::Published,
-        source: "weights once through eight channels, by its stream in amd/RyzenAI-SW 2a3c4af; it runs twice, for activations in two terms (docs/decisions/036-npu-arithmetic.md)",
+        source: "weights once through eight channels, by its stream in amd/RyzenAI-SW 2a3c4af; it \
+            runs twice, for activations in two terms (docs/decisions/036-npu-arithmetic.md)",
     },
     Figure {
         what: "for the best bf16 kernels of others, which trine does not have",
         span: BEST_BF16_TOPS,
         unit: "Top/s",
         kind: BasisKind::Measured,
-        source: "end to end; 2.07: 1024 x 1024 x 1024, README of jdominick05/ignite-xdna; 3.14: arXiv 2512.13282",
+        source: "end to end; 2.07: 1024 x 1024 x 1024, README of jdominick05/ignite-xdna; 3.14: \
+            arXiv 2512.13282",
     },
     Figure {
         what: "of the GPU's speed beside a busy NPU",
         span: GPU_SPEED,
         unit: "",
         kind: BasisKind::Assumed,
-        source: "lowest: all power is in use, and what the NPU takes slows the GPU down in proportion; 6.6 and 25.9 W: BENCHMARKS.md of Scottcjn/open-xdna",
+        source: "lowest: all power is in use, and what the NPU takes slows the GPU down in \
+            proportion; 6.6 and 25.9 W: BENCHMARKS.md of Scottcjn/open-xdna",
     },
 ];
 
 /// What is assumed of the device and the host.
 pub const ASSUMED: [&str; 3] = [
-    "cores keep up with their channels (others' int8 kernels reach 4.45 to 6.76 Top/s: ignite-xdna, arXiv 2512.13282); the GPU's starts for each product take no time",
-    "the host expands weights and adds partial results beside the NPU's work (highest) or in front of it (lowest)",
-    "the firmware reads the stream of an int8 command while its data flow (highest) or before (lowest); the bf16 stream takes it no time",
+    "cores keep up with their channels (others' int8 kernels reach 4.45 to 6.76 Top/s: \
+     ignite-xdna, arXiv 2512.13282); the GPU's starts for each product take no time",
+    "the host expands weights and adds partial results beside the NPU's work (highest) or in front \
+     of it (lowest)",
+    "the firmware reads the stream of an int8 command while its data flow (highest) or before \
+     (lowest); the bf16 stream takes it no time",
 ];
 
 /// The 10^9 cycles per second of the array.

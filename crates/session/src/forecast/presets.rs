@@ -95,7 +95,8 @@ pub static PRESETS: [Preset; 5] = [
         sources: &[
             (
                 Published,
-                "1008 GB/s; 330 Top/s of dense f16 products with f16 sums (8-bit ones: 660); 24 GiB",
+                "1008 GB/s; 330 Top/s of dense f16 products with f16 sums (8-bit ones: 660); 24 \
+                 GiB",
             ),
             (Measured, "917 GB/s reached: 91 %, calm reads weights at 884 to 923"),
             (
@@ -116,11 +117,13 @@ pub static PRESETS: [Preset; 5] = [
             (Measured, "4700 GB/s: streaming read of a Vulkan compute shader (data sheet: 4800)"),
             (
                 Measured,
-                "4605 GB/s reached: 27B weights at 4.5 bits without barriers; 6 us for each launch beside that: 5.5 to 6.9 in steps of 1B, 4B and 27B in Q4_0",
+                "4605 GB/s reached: 27B weights at 4.5 bits without barriers; 6 us for each launch \
+                 beside that: 5.5 to 6.9 in steps of 1B, 4B and 27B in Q4_0",
             ),
             (
                 Measured,
-                "640 Top/s: f16 cooperative matrices with f32 sums, from registers (8-bit products reach 1200)",
+                "640 Top/s: f16 cooperative matrices with f32 sums, from registers (8-bit products \
+                 reach 1200)",
             ),
             (Assumed, "250 and 400 Top/s of products with up to 64 rows and more"),
         ],

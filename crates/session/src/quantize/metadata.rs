@@ -42,7 +42,8 @@ pub(super) fn for_file(
 ) -> Result<Entries> {
     if matches!(model.config().family, Family::Gemma3n(own) if !own.scales_correction) {
         bail!(
-            "a GGUF file cannot say that altup_correct_scale is off; use --quantize while loading instead"
+            "a GGUF file cannot say that altup_correct_scale is off; use --quantize while loading \
+             instead"
         );
     }
     let mut entries = match model.checkpoint().metadata() {
@@ -159,7 +160,8 @@ fn from_hugging_face(
         tokenizer(model.checkpoint(), rows, stop_ids, files, &mut entries)?;
     } else {
         library.warn(format!(
-            "{} has no tokenizer.json: the new file will serve `logits`, which takes token ids, but not text",
+            "{} has no tokenizer.json: the new file will serve `logits`, which takes token ids, \
+             but not text",
             files.directory.display()
         ));
     }
@@ -310,7 +312,8 @@ fn tokenizer(
     let tokenizer = vocabulary::tokenizer(checkpoint)?;
     if tokenizer.vocabulary_size() > rows {
         bail!(
-            "the tokenizer has {} tokens, the model only {rows}: the files in {} do not belong together",
+            "the tokenizer has {} tokens, the model only {rows}: the files in {} do not belong \
+             together",
             tokenizer.vocabulary_size(),
             files.directory.display()
         );

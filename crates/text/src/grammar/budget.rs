@@ -40,7 +40,9 @@ impl Budget {
         self.allowed += PER_MASK;
         if self.spent > FIRST + self.allowed {
             return Err(GrammarError::Failed(
-                "it takes too much work; write repetition (`*`) in place of rules that mention themselves".to_owned(),
+                "it takes too much work; write repetition (`*`) in place of rules that mention \
+                 themselves"
+                    .to_owned(),
             ));
         }
         Ok(())

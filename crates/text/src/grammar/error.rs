@@ -31,7 +31,8 @@ pub enum GrammarError {
     },
     /// Finding out what it allows takes more work than one request may cost.
     #[error(
-        "{kind}: it takes more work than trine allows; simplify its expressions, and combine fewer of them for one text"
+        "{kind}: it takes more work than trine allows; simplify its expressions, and combine fewer \
+         of them for one text"
     )]
     TooMuchWork {
         /// The kind of the source.
@@ -47,7 +48,8 @@ pub enum GrammarError {
     },
     /// The tokenizer cannot be constrained.
     #[error(
-        "this model's tokenizer cannot follow a grammar: {0}; ask without a response format, or use another model"
+        "this model's tokenizer cannot follow a grammar: {0}; ask without a response format, or \
+         use another model"
     )]
     Tokenizer(String),
     /// The mask given to [`Matcher::allowed`](crate::Matcher::allowed) is too short.

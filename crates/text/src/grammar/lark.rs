@@ -31,13 +31,13 @@ pub(super) fn check(source: &str) -> Result<(), GrammarError> {
             // Names of tokens may hold any sign but spaces.
             '<' => &rest[rest.find('>').map_or(rest.len(), |end| end + 1)..],
             '&' => {
-                let problem = "`&` is not supported: nothing bounds the work of finding what satisfies both sides; \
-                    write one expression that does";
+                let problem = "`&` is not supported: nothing bounds the work of finding what \
+                    satisfies both sides; write one expression that does";
                 return Err(GrammarError::invalid(KIND, place(), problem));
             }
             '~' if !is_count(&rest[1..]) => {
-                let problem = "`~` before an expression is not supported: nothing bounds the work of finding what \
-                    does not satisfy it; write what is allowed, such as `[^a-z]`";
+                let problem = "`~` before an expression is not supported: nothing bounds the work \
+                    of finding what does not satisfy it; write what is allowed, such as `[^a-z]`";
                 return Err(GrammarError::invalid(KIND, place(), problem));
             }
             '%' if rest.starts_with("%json") => {

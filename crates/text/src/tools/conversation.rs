@@ -76,13 +76,25 @@ impl Tools {
             return None;
         }
         let mut text = match choice {
-            ToolChoice::Named(name) => format!("You have access to functions. You MUST invoke the function {name}, in the format of\n"),
-            ToolChoice::Required => "You have access to functions. You MUST invoke at least one of them, in the format of\n".to_owned(),
-            _ => "You have access to functions. If you decide to invoke any of the function(s), you MUST put it in the format of\n".to_owned(),
+            ToolChoice::Named(name) => format!(
+                "You have access to functions. You MUST invoke the \
+                function {name}, in the format of\n"
+            ),
+            ToolChoice::Required => {
+                "You have access to functions. You MUST invoke at least one of \
+                them, in the format of\n"
+                    .to_owned()
+            }
+            _ => "You have access to functions. If you decide to invoke any of the function(s), \
+                you MUST put it in the format of\n"
+                .to_owned(),
         };
         text.push_str("{\"name\": function name, \"parameters\": dictionary of argument name and its value}\n");
         if parallel && !matches!(choice, ToolChoice::Named(_)) {
-            text.push_str("To invoke several functions at once, put them in a list: [{\"name\": ...}, {\"name\": ...}]\n");
+            text.push_str(
+                "To invoke several functions at once, put them in a list: \
+                [{\"name\": ...}, {\"name\": ...}]\n",
+            );
         }
         text.push_str(
             "\nYou SHOULD NOT include any other text in the response if you call a function\n",

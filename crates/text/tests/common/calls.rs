@@ -70,7 +70,9 @@ pub(crate) fn object(chance: &mut Chance, depth: usize) -> Value {
             required.push(Value::from(name.as_str()));
         }
     }
-    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+    json!({"type": "object",
+        "properties": properties, "required": required,
+        "additionalProperties": false})
 }
 
 fn schema(chance: &mut Chance, depth: usize) -> Value {

@@ -8,19 +8,19 @@ use super::models::FetchArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_bytes, parse_count, parse_positive, whole};
 
-const DEVICE_HELP: &str = "\
-Show which parts of the model run on which device, what memory they take and what a GPU launches: auto, cpu, \
-vulkan[:INDEX or :NAME], several GPUs (vulkan:0,vulkan:1), or a machine that need not be here: 780m, 890m, strix-halo, \
-rtx-4090, h200";
+const DEVICE_HELP: &str = "Show which parts of the model run on which device, what memory they \
+    take and what a GPU launches: auto, cpu, vulkan[:INDEX or :NAME], several GPUs \
+    (vulkan:0,vulkan:1), or a machine that need not be here: 780m, 890m, strix-halo, rtx-4090, \
+    h200";
 
 /// `trine explain`
 #[derive(Debug, Args)]
 #[command(
     mut_arg("device", |device| device.value_parser(DeviceChoice::parse_machine).help(DEVICE_HELP)),
-    after_help = "\
-Nothing is loaded and nothing runs. Without --device the numbers are the model's own, on whatever machine. With it they \
-are what `run` or, with --sequences, `serve` would begin with on that device, their options included; layers that do the same are listed once. What \
-`bench` measures and `plan` forecasts is speed."
+    after_help = "Nothing is loaded and nothing runs. Without --device the numbers are the model's \
+        own, on whatever machine. With it they are what `run` or, with --sequences, `serve` would \
+        begin with on that device, their options included; layers that do the same are listed \
+        once. What `bench` measures and `plan` forecasts is speed."
 )]
 pub(crate) struct ExplainArgs {
     /// The model to explain [default: demo]

@@ -27,7 +27,8 @@ pub(super) fn grouped(program: Command) -> Command {
         }
     }
     help.push_str(&format!(
-        "\n{HEADING}Options:{HEADING:#}\n{{options}}\n\n`trine COMMAND -h` lists a command's options, `--help` explains them.{{after-help}}"
+        "\n{HEADING}Options:{HEADING:#}\n{{options}}\n\n`trine COMMAND -h` lists a command's \
+         options, `--help` explains them.{{after-help}}"
     ));
     let shown = ["verbose", "help", "version"];
     program

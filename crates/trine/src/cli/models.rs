@@ -33,10 +33,10 @@ impl FetchArgs {
 
 /// `trine pull`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-HF_TOKEN is sent to repositories that need it, HF_ENDPOINT names another server, TRINE_HOME another \
-folder for models. An interrupted download continues where it stopped. A GGUF model comes with the mmproj file that \
-goes with it, if its repository has one: in F16, else BF16, F32 or Q8_0. Another pull adds it to a model without.")]
+#[command(after_help = "HF_TOKEN is sent to repositories that need it, HF_ENDPOINT names another \
+    server, TRINE_HOME another folder for models. An interrupted download continues where it \
+    stopped. A GGUF model comes with the mmproj file that goes with it, if its repository has one: \
+    in F16, else BF16, F32 or Q8_0. Another pull adds it to a model without.")]
 pub(crate) struct PullArgs {
     /// gemma3:4b (`trine search` lists such names), owner/repo, owner/repo:Q4_K_M or
     /// owner/repo/file.gguf
@@ -58,10 +58,10 @@ pub(crate) struct PullArgs {
 
 /// `trine search`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-The list is part of the program and needs no network. Tokens per second are forecasts for this machine, from its \
-memory bandwidth. Any other repository of Hugging Face with GGUF or safetensors files of Gemma 3, 3n or 4 is named \
-owner/repo or owner/repo:Q4_0.")]
+#[command(after_help = "The list is part of the program and needs no network. Tokens per second \
+    are forecasts for this machine, from its memory bandwidth. Any other repository of Hugging \
+    Face with GGUF or safetensors files of Gemma 3, 3n or 4 is named owner/repo or \
+    owner/repo:Q4_0.")]
 pub(crate) struct SearchArgs {
     /// Words that the name, the repository or the quantisation holds, such as `qat 4b`
     #[arg(value_name = "TEXT")]
@@ -131,10 +131,9 @@ pub(crate) struct ShowArgs {
 /// `trine create`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "\
-A preset is a name for a model with a system prompt and parameters; it holds no weights. What it does not set is the \
-model's own, and options of `run` come before it. --from takes another preset too. --help tells what is read of a \
-Modelfile.",
+    after_help = "A preset is a name for a model with a system prompt and parameters; it holds no \
+        weights. What it does not set is the model's own, and options of `run` come before it. \
+        --from takes another preset too. --help tells what is read of a Modelfile.",
     after_long_help = "\
 A preset is a name for a model with a system prompt and parameters; it holds no weights. What it does
 not set is the model's own, and options of `run` come before it. --from takes another preset too,
@@ -223,8 +222,10 @@ pub(crate) struct PresetArgs {
 
 /// `trine cp`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-The copy is a preset: it uses the same weights and takes no disk space. A preset is copied unchanged.")]
+#[command(
+    after_help = "The copy is a preset: it uses the same weights and takes no disk space. A \
+    preset is copied unchanged."
+)]
 pub(crate) struct CopyArgs {
     /// The model or preset to copy
     #[arg(value_name = "FROM")]

@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 
 pub(super) const SHORT: &str = "Nothing of this was ever run on silicon.";
 
-pub(super) const DETAILS: &str = "\
-For AMD's XDNA1 NPUs (Phoenix, Hawk Point). Nothing of this was ever run on silicon: the formats and the rules \
-come from the published driver and files. `--npu` lets one take part in prompts.";
+pub(super) const DETAILS: &str = "For AMD's XDNA1 NPUs (Phoenix, Hawk Point). Nothing of this was \
+    ever run on silicon: the formats and the rules come from the published driver and files. \
+    `--npu` lets one take part in prompts.";
 
 /// `trine npu`
 #[derive(Debug, Args)]
@@ -36,10 +36,12 @@ pub(crate) enum NpuCommand {
     Verify(NpuVerifyArgs),
 }
 
-const DOCTOR_DETAILS: &str = "\
-It reads files of Linux and asks the driver. Nothing is changed and nothing is submitted to the NPU.\n\n\
-It ends with code 0 if nothing is known that keeps the NPU from being used, and with 1 if something is, or if \
-there is no NPU. trine has never run on one: code 0 is no promise that it works.";
+const DOCTOR_DETAILS: &str = "It reads files of Linux and asks the driver. Nothing is changed and \
+    nothing is submitted to the NPU.\n\
+    \n\
+    It ends with code 0 if nothing is known that keeps the NPU from being used, and with 1 if \
+    something is, or if there is no NPU. trine has never run on one: code 0 is no promise that it \
+    works.";
 
 /// `trine npu doctor`
 #[derive(Debug, Args)]
@@ -65,14 +67,15 @@ pub(crate) struct NpuPackArgs {
     pub(crate) to: Option<PathBuf>,
 }
 
-const SELFTEST_DETAILS: &str = "\
-Whole numbers of 8 bits are multiplied on the NPU and compared with the exact product. Only streams that are \
-proven as a whole are submitted, the smallest first. It stops at the first command that does not end in time: \
-a device that hangs may need a restart of the machine. trine has never run on an NPU, so it asks before it \
-submits anything.\n\n\
-A report has what `doctor` finds, versions, times, results and errors, and no names of users, hosts or \
-folders.\n\n\
-It ends with code 0 if all products are exact, and with 1 if not.";
+const SELFTEST_DETAILS: &str = "Whole numbers of 8 bits are multiplied on the NPU and compared \
+    with the exact product. Only streams that are proven as a whole are submitted, the smallest \
+    first. It stops at the first command that does not end in time: a device that hangs may need a \
+    restart of the machine. trine has never run on an NPU, so it asks before it submits anything.\n\
+    \n\
+    A report has what `doctor` finds, versions, times, results and errors, and no names of users, \
+    hosts or folders.\n\
+    \n\
+    It ends with code 0 if all products are exact, and with 1 if not.";
 
 /// `trine npu selftest`
 #[derive(Debug, Args)]
@@ -90,12 +93,13 @@ pub(crate) struct NpuSelftestArgs {
     pub(crate) report: Option<PathBuf>,
 }
 
-const VERIFY_DETAILS: &str = "\
-A pack is a folder with manifest.toml, an xclbin and streams; the hashes of all files are compared. A single \
-stream needs a kernel, which says what it is to do: --kernel a8w8acc32_8_2048_2048, or the name of the file.\n\n\
-A stream of a kernel that trine knows is proven as a whole: its accesses to memory, and that its part inside \
-of the array is the published one. Of another stream only the accesses to memory are proven; whether the array \
-stops is not known.";
+const VERIFY_DETAILS: &str = "A pack is a folder with manifest.toml, an xclbin and streams; the \
+    hashes of all files are compared. A single stream needs a kernel, which says what it is to do: \
+    --kernel a8w8acc32_8_2048_2048, or the name of the file.\n\
+    \n\
+    A stream of a kernel that trine knows is proven as a whole: its accesses to memory, and that \
+    its part inside of the array is the published one. Of another stream only the accesses to \
+    memory are proven; whether the array stops is not known.";
 
 /// `trine npu inspect`
 #[derive(Debug, Args)]

@@ -8,10 +8,10 @@ use trine_weights::DType;
 
 use super::values::{parse_bytes, parse_count, parse_kv, parse_layers, parse_target, whole};
 
-pub(super) const MODEL_HELP: &str = "\
-A model is a .gguf file, a folder with config.json and .safetensors files, a name such as gemma3:4b (`trine search` \
-lists them), a repository of Hugging Face (owner/repo, owner/repo:Q4_0), the last part of the name of a downloaded one, a \
-preset, or `demo`: the small model inside this program.";
+pub(super) const MODEL_HELP: &str = "A model is a .gguf file, a folder with config.json and \
+    .safetensors files, a name such as gemma3:4b (`trine search` lists them), a repository of \
+    Hugging Face (owner/repo, owner/repo:Q4_0), the last part of the name of a downloaded one, a \
+    preset, or `demo`: the small model inside this program.";
 
 /// Where a model runs and what memory it may take. Accepted before and after the command's name.
 #[derive(Debug, Clone, Default, Args)]

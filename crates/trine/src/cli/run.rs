@@ -12,8 +12,8 @@ use super::template::TemplateArgs;
 use super::think::ThinkArgs;
 use super::values::{Seed, parse_bias, parse_count, parse_limit, parse_number, parse_seed};
 
-pub(super) const SHORT: &str = "\
-With PROMPT, or with text on standard input, one answer is written; else a chat begins. --help tells more.";
+pub(super) const SHORT: &str = "With PROMPT, or with text on standard input, one answer is \
+    written; else a chat begins. --help tells more.";
 
 pub(super) const DETAILS: &str = "\
 With a PROMPT, or with text on standard input, one answer is written and the program ends. Without
@@ -49,7 +49,8 @@ pub(crate) struct RunArgs {
     pub(crate) prompt: Vec<String>,
 
     /// The same as PROMPT, as llama.cpp's programs take it.
-    #[arg(short = 'p', long = "prompt", id = "prompt_option", value_name = "TEXT", hide = true, allow_hyphen_values = true, conflicts_with_all = ["prompt", "prompt_file"])]
+    #[arg(short = 'p', long = "prompt", id = "prompt_option", value_name = "TEXT", hide = true, allow_hyphen_values = true, conflicts_with_all = ["prompt",
+        "prompt_file"])]
     pub(crate) prompt_option: Option<String>,
 
     /// How long Ollama's program keeps a model loaded.
@@ -113,7 +114,8 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Maximum number of tokens to generate [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, aliases = ["n-predict", "predict", "num-predict"], value_name = "N", value_parser = parse_limit)]
+    #[arg(short = 'n', long, aliases = ["n-predict", "predict",
+        "num-predict"], value_name = "N", value_parser = parse_limit)]
     pub(crate) max_tokens: Option<usize>,
 
     /// Randomness: 0 always takes the most likely token

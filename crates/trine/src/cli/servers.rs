@@ -53,9 +53,9 @@ pub(crate) struct StopArgs {
 /// `trine config`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "\
-An option comes before a variable of the environment, that before the file, that before the default. The file is \
-trine/config.toml in the user's folder for configuration, or the one that TRINE_CONFIG names. --help shows an example.",
+    after_help = "An option comes before a variable of the environment, that before the file, that \
+        before the default. The file is trine/config.toml in the user's folder for configuration, \
+        or the one that TRINE_CONFIG names. --help shows an example.",
     after_long_help = "\
 An option comes before a variable of the environment, that before the file, that before the default.
 The file is trine/config.toml in the user's folder for configuration (~/.config on Linux), or the one

@@ -81,7 +81,8 @@ impl Choosing {
     pub(super) fn ended(&self, tokens: usize) -> Option<anyhow::Error> {
         let grammar = self.said.grammar.as_ref()?;
         Some(anyhow!(
-            "--grammar {grammar} ends a text before it has {tokens} tokens; give one that lets it go on, such as `[a-z ]*`, or fewer tokens with -n"
+            "--grammar {grammar} ends a text before it has {tokens} tokens; give one that lets it \
+             go on, such as `[a-z ]*`, or fewer tokens with -n"
         ))
     }
 

@@ -146,7 +146,8 @@ impl Test {
             }
         };
         Err(usage(format!(
-            "`{}` with --batch {} needs room for as many requests of {positions} tokens at once: {limit}",
+            "`{}` with --batch {} needs room for as many requests of {positions} tokens at once: \
+             {limit}",
             self.name(),
             self.batch
         )))

@@ -93,8 +93,8 @@ fn processor() -> Finding {
     let found =
         format!("{name}; kernels: {:?}; {}", trine_cpu::isa::Isa::detect(), present.join(" "));
     if trine_cpu::isa::Isa::detect() == trine_cpu::isa::Isa::Scalar {
-        let remedy = "models run slowly here; in a virtual machine pass the host's processor features through \
-                      (AVX2, FMA and F16C on x86-64)";
+        let remedy = "models run slowly here; in a virtual machine pass the host's processor \
+            features through (AVX2, FMA and F16C on x86-64)";
         return Finding::warn(CHECK, found, remedy);
     }
     Finding::ok(CHECK, found)
@@ -143,7 +143,8 @@ fn memory() -> Finding {
         );
     }
     if available < MEMORY_SCARCE {
-        let remedy = "close other programs or raise the container's limit; small models and a short --context still run";
+        let remedy = "close other programs or raise the container's limit; small models and a \
+            short --context still run";
         return Finding::warn(CHECK, found, remedy);
     }
     Finding::ok(CHECK, found)
@@ -162,7 +163,8 @@ fn bandwidth() -> Finding {
             Finding::ok(
                 CHECK,
                 format!(
-                    "{rate} GB/s of streaming reads with {} (best of 5): a model of 1 GB writes at most {rate} tokens/s",
+                    "{rate} GB/s of streaming reads with {} (best of 5): a model of 1 GB writes at \
+                     most {rate} tokens/s",
                     output::counted(threads, "thread")
                 ),
             )
@@ -274,7 +276,8 @@ fn device_nodes() -> Vec<Finding> {
         Finding::warn(
             check,
             format!("{list}{note}"),
-            "add your user to the group that owns them (mostly `render`, see `ls -l`) and log in again",
+            "add your user to the group that owns them (mostly `render`, see `ls -l`) and log in \
+             again",
         )
     };
     vec![finding("gpu nodes", "GPU", ""), finding("npu", "NPU", "; `trine npu doctor` says more")]

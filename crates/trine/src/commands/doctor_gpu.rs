@@ -18,8 +18,9 @@ use crate::output;
 use trine_session::amdgpu::{self, Memory, Timeout};
 
 /// The advice to install a driver.
-const INSTALL: &str = "for a GPU install its Vulkan driver (Debian: libvulkan1 with mesa-vulkan-drivers for AMD and Intel, \
-                       NVIDIA's own driver for NVIDIA); without one nothing is to be done";
+const INSTALL: &str = "for a GPU install its Vulkan driver (Debian: libvulkan1 with \
+    mesa-vulkan-drivers for AMD and Intel, NVIDIA's own driver for NVIDIA); without one nothing is \
+    to be done";
 /// The advice to update the driver.
 const UPDATE: &str = "update the GPU's driver; until then use another --device";
 /// The shortest timeout of a driver that counts as safe. A submission is predicted to take at most
@@ -96,7 +97,8 @@ fn chosen(devices: &[Description], best: Result<&Capabilities, &GpuError>) -> Fi
             let count = devices.len();
             let what = if count == 1 { "one software device" } else { "software devices" };
             let found = format!(
-                "Vulkan has only {what}; models run on the CPU, and with --device vulkan:INDEX in software, slowly"
+                "Vulkan has only {what}; models run on the CPU, and with --device vulkan:INDEX in \
+                 software, slowly"
             );
             Finding::ok(CHECK, found)
         }
@@ -236,7 +238,8 @@ fn abilities(index: usize, capabilities: &Capabilities) -> Finding {
     let cores =
         capabilities.cores.map(|cores| format!("{cores} compute units; ")).unwrap_or_default();
     let found = format!(
-        "{cores}subgroups of {subgroups}; {} KiB of shared memory; matrix units: {matrices}; integer dot products: {dots}",
+        "{cores}subgroups of {subgroups}; {} KiB of shared memory; matrix units: {matrices}; \
+         integer dot products: {dots}",
         shared_bytes / 1024
     );
     let details = json!({
@@ -253,7 +256,8 @@ fn abilities(index: usize, capabilities: &Capabilities) -> Finding {
 
 /// Reports how many of the device's kernels were measured, and where the results are kept.
 fn tuning(index: usize, state: &TuningState) -> Finding {
-    const REMEDY: &str = "`trine bench` measures again what a model needs, and `trine serve` does while it has nothing to do";
+    const REMEDY: &str = "`trine bench` measures again what a model needs, and `trine serve` does \
+        while it has nothing to do";
     let check = format!("gpu {index} tuning");
     let path = state.path.display();
     let details = json!({
@@ -265,14 +269,16 @@ fn tuning(index: usize, state: &TuningState) -> Finding {
         (Some(damage), _) => Finding::warn(check, format!("{path} is not used: {damage}"), REMEDY),
         (None, Some(kernels)) => {
             let found = format!(
-                "{kernels} kernels measured on this device, {} of them in a better shape than the usual one: {path}",
+                "{kernels} kernels measured on this device, {} of them in a better shape than the \
+                 usual one: {path}",
                 state.improved
             );
             Finding::ok(check, found)
         }
         (None, None) => {
             let found = format!(
-                "nothing measured yet; `trine bench` does it once, and `trine serve` while it has nothing to do, into {path}"
+                "nothing measured yet; `trine bench` does it once, and `trine serve` while it has \
+                 nothing to do, into {path}"
             );
             Finding::ok(check, found)
         }
@@ -282,14 +288,15 @@ fn tuning(index: usize, state: &TuningState) -> Finding {
 
 /// Checks whether the kernel's driver could mistake a long submission for a hung GPU.
 fn watchdog(index: usize, timeout: &Timeout) -> Finding {
-    const REMEDY: &str = "set amdgpu.lockup_timeout=10000,10000,10000,10000 on the kernel's command line: a GPU that is \
-                          reset in the middle of its work ends every request";
+    const REMEDY: &str = "set amdgpu.lockup_timeout=10000,10000,10000,10000 on the kernel's \
+        command line: a GPU that is reset in the middle of its work ends every request";
     let check = format!("gpu {index} watchdog");
     let seconds = |timeout: &Duration| output::seconds(timeout.as_secs_f64());
     match timeout {
         Timeout::Default => Finding::ok(
             check,
-            "the driver's own timeout for compute: 2 s or more; trine's submissions are made to take 0.1 s at most",
+            "the driver's own timeout for compute: 2 s or more; trine's submissions are made to \
+             take 0.1 s at most",
         ),
         Timeout::Never => {
             Finding::ok(check, "no timeout for compute; a GPU that hangs is not reset")
@@ -328,7 +335,8 @@ fn shared_memory(
     let check = format!("gpu {index} GTT");
     let usable = found.shared.saturating_add(found.own);
     let mut text = format!(
-        "the GPU may use {} of the machine's memory (GTT) and {} that the firmware sets aside (UMA)",
+        "the GPU may use {} of the machine's memory (GTT) and {} that the firmware sets aside \
+         (UMA)",
         output::bytes(found.shared),
         output::bytes(found.own)
     );
@@ -352,8 +360,8 @@ fn shared_memory(
         Some(total) if usable < total / 2 - total / 32 => {
             let wanted = total / 4 * 3;
             let remedy = format!(
-                "put ttm.pages_limit={} (for older kernels amdgpu.gttsize={}) on the kernel's command line: then models \
-                 of up to {} fit",
+                "put ttm.pages_limit={} (for older kernels amdgpu.gttsize={}) on the kernel's \
+                 command line: then models of up to {} fit",
                 wanted / PAGE,
                 wanted >> 20,
                 output::bytes(wanted)
@@ -374,7 +382,8 @@ fn bandwidth(index: usize, gpu: &Arc<Gpu>) -> Finding {
         Ok(Reads { usual, best, how, .. }) => {
             let (usual_text, best_text) = (output::rate(usual / 1e9), output::rate(best / 1e9));
             let found = format!(
-                "{usual_text} GB/s, at best {best_text} ({how}): a model of 1 GB writes at most {best_text} tokens/s"
+                "{usual_text} GB/s, at best {best_text} ({how}): a model of 1 GB writes at most \
+                 {best_text} tokens/s"
             );
             let details = json!({ "bytes_per_second": usual, "best_bytes_per_second": best });
             Finding::ok(check, found).with_details(details)
@@ -441,15 +450,15 @@ mod tests {
         let found = abilities(1, &device.capabilities).found;
         assert_eq!(
             found,
-            "12 compute units; subgroups of 64 (32 to 64); 64 KiB of shared memory; matrix units: 16x16x16 f16 to f32, \
-             16x16x16 s8 to s32; integer dot products: accelerated"
+            "12 compute units; subgroups of 64 (32 to 64); 64 KiB of shared memory; matrix units: \
+             16x16x16 f16 to f32, 16x16x16 s8 to s32; integer dot products: accelerated"
         );
         let found =
             memory(1, &device.capabilities, Some(&[(1_000_000_000, 9_000_000_000), (2, 1)])).found;
         assert_eq!(
             found,
-            "10.0 GB of the device's, mapped (8.0 GB free for this program); 5.0 GB of the machine's (0 B free for this \
-             program); at most 4.3 GB at once"
+            "10.0 GB of the device's, mapped (8.0 GB free for this program); 5.0 GB of the \
+             machine's (0 B free for this program); at most 4.3 GB at once"
         );
         let short = memory(1, &device.capabilities, Some(&[]));
         assert!(

@@ -147,8 +147,9 @@ fn check(args: &ExplainArgs) -> Result<()> {
     }
     if args.placement.npu.is_some() && machine.is_some() {
         return Err(usage(
-            "--npu is for the processor of this machine: give --device cpu beside it, or leave it out"
-                .to_owned(),
+            "--npu is for the processor of this machine: give --device cpu beside it, or leave it \
+             out"
+            .to_owned(),
         ));
     }
     if args.draft_device.is_some() && machine.is_some() {
@@ -172,8 +173,8 @@ fn named(name: &str) -> Result<&'static Preset> {
             None => String::new(),
         };
         usage(format!(
-            "--device {} is no device and no machine that is known{close}. Choose auto, cpu, reference, vulkan[:INDEX or \
-             :NAME], which `trine doctor` lists, or one of {}",
+            "--device {} is no device and no machine that is known{close}. Choose auto, cpu, \
+             reference, vulkan[:INDEX or :NAME], which `trine doctor` lists, or one of {}",
             terminal::harmless(name),
             machines.join(", ")
         ))

@@ -101,7 +101,8 @@ fn named_draft(
         DraftChoice::Ngram => "ngram",
     };
     Err(usage(format!(
-        "--draft {word} is not a draft whose guesses can be written; name one that reads the model's caches, or leave it out"
+        "--draft {word} is not a draft whose guesses can be written; name one that reads the \
+         model's caches, or leave it out"
     )))
 }
 
@@ -198,7 +199,8 @@ pub(super) fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<(
     match ids.iter().position(|&id| id as usize >= vocabulary) {
         None => Ok(()),
         Some(index) => Err(anyhow!(
-            "{}: entry {index} is {}, the model's token ids go from 0 to {}; use the model's own tokenizer",
+            "{}: entry {index} is {}, the model's token ids go from 0 to {}; use the model's own \
+             tokenizer",
             path.display(),
             ids[index],
             vocabulary - 1

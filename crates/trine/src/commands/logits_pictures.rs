@@ -179,7 +179,8 @@ impl Rows {
             }
             let Some(taken) = pictures_of(run.len(), left) else {
                 bail!(
-                    "{file} has {} soft tokens ({soft}) from entry {} on, the next images have {}; write as many for each image",
+                    "{file} has {} soft tokens ({soft}) from entry {} on, the next images have {}; \
+                     write as many for each image",
                     run.len(),
                     ahead.len(),
                     listed(left),
@@ -190,7 +191,8 @@ impl Rows {
         }
         if !left.is_empty() {
             return Err(anyhow!(
-                "{file} has places for {} images, {} are given; write the soft token ({soft}) as often as each has soft tokens: {}",
+                "{file} has places for {} images, {} are given; write the soft token ({soft}) as \
+                 often as each has soft tokens: {}",
                 counts.len() - left.len(),
                 counts.len(),
                 listed(&counts),

@@ -89,7 +89,8 @@ fn stream(shown: &str, bytes: &[u8]) -> Result<Stream> {
     // No stream has another version, and text begins otherwise.
     if !bytes.starts_with(STREAM_VERSION) {
         bail!(
-            "{shown} is neither an xclbin nor a PDI nor a transaction stream; check what was fetched"
+            "{shown} is neither an xclbin nor a PDI nor a transaction stream; check what was \
+             fetched"
         );
     }
     Stream::parse(bytes).with_context(|| shown.to_owned())
@@ -156,7 +157,8 @@ fn describe_stream(stream: &Stream, lists: bool, lines: &mut Vec<String>) {
     let generation = header.generation;
     let (operations, bytes) = (stream.operations.len(), stream.file_bytes());
     lines.push(format!(
-        "stream      generation {generation}, {rows} rows, {columns} columns, {operations} operations, {bytes} bytes"
+        "stream      generation {generation}, {rows} rows, {columns} columns, {operations} \
+         operations, {bytes} bytes"
     ));
     let canonical = stream.canonical();
     lines.push(format!("canonical   {}", trine_npu::sha256(&canonical.to_bytes())));
@@ -187,7 +189,8 @@ fn verify(args: &NpuVerifyArgs) -> Result<()> {
     let shown = shown(&args.path);
     if bytes.starts_with(XCLBIN_MAGIC) || bytes.starts_with(PDI_MAGIC) {
         bail!(
-            "{shown} is a kernel's container; `trine npu inspect` shows it, and what is verified is a stream or a pack's folder"
+            "{shown} is a kernel's container; `trine npu inspect` shows it, and what is verified \
+             is a stream or a pack's folder"
         );
     }
     let stream = stream(&shown, &bytes)?;
@@ -195,7 +198,8 @@ fn verify(args: &NpuVerifyArgs) -> Result<()> {
     let name = args.kernel.clone().or(stem).unwrap_or_default();
     let Some(kernel) = Kernel::from_name(&name) else {
         bail!(
-            "{} is no kernel that trine generates; pass --kernel such as {}, or make a pack with a manifest",
+            "{} is no kernel that trine generates; pass --kernel such as {}, or make a pack with a \
+             manifest",
             told(&name),
             Kernel::Int8 { m: 8, k: 2048, n: 2048 }
         );

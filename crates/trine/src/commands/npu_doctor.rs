@@ -43,11 +43,13 @@ pub(super) fn run(library: &ModelLibrary, args: &NpuDoctorArgs) -> Result<()> {
         if diagnosis.is_usable() {
             output::line(if has_pack {
                 format!(
-                    "\nNothing is known to be missing. That is no promise: trine's code for NPUs was {UNTESTED}.\nThe first try is `trine npu selftest --report FILE`."
+                    "\nNothing is known to be missing. That is no promise: trine's code for NPUs \
+                     was {UNTESTED}.\nThe first try is `trine npu selftest --report FILE`."
                 )
             } else {
                 format!(
-                    "\nNext, a kernel pack is missing: `trine npu pack` makes one of AMD's published {}.",
+                    "\nNext, a kernel pack is missing: `trine npu pack` makes one of AMD's \
+                     published {}.",
                     Family::Int8.file()
                 )
             })?;

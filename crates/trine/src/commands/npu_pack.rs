@@ -35,7 +35,8 @@ pub(super) fn run(library: &ModelLibrary, args: &NpuPackArgs, xclbin: &[u8]) -> 
     ))?;
     for family in pack.manifest.families().filter(|family| !family.is_used()) {
         output::warning(format!(
-            "no command runs kernels of {family} yet: `--npu` and `trine npu selftest` take a pack of {}",
+            "no command runs kernels of {family} yet: `--npu` and `trine npu selftest` take a pack \
+             of {}",
             Family::Int8.file()
         ));
     }

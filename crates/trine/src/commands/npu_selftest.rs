@@ -60,7 +60,8 @@ pub(super) fn run(library: &ModelLibrary, args: &NpuSelftestArgs) -> Result<()> 
         output::warning("the driver is trine's model, and no result here is an NPU's");
     } else if plan.is_stand_in() {
         output::warning(
-            "the pack's cores stand in for published ones: it is for trine's model of the driver, and this is another",
+            "the pack's cores stand in for published ones: it is for trine's model of the driver, \
+             and this is another",
         );
     }
     if !agrees(args.yes, &plan)? {
@@ -101,7 +102,8 @@ pub(super) fn run(library: &ModelLibrary, args: &NpuSelftestArgs) -> Result<()> 
 fn agrees(yes: bool, plan: &Plan) -> Result<bool> {
     let commands = plan.trials.len() * REPEATS;
     output::warning(format!(
-        "as far as its makers know, this was {UNTESTED}. {commands} commands are about to be submitted. A command that hangs can take a restart of the machine: save your work"
+        "as far as its makers know, this was {UNTESTED}. {commands} commands are about to be \
+         submitted. A command that hangs can take a restart of the machine: save your work"
     ));
     if yes {
         return Ok(true);
@@ -156,7 +158,9 @@ fn conclude(results: &Results, report: Option<&Path>, is_model: bool) -> Result<
     }
     if let Some(report) = report {
         output::note(&format!(
-            "{} has what a developer needs, and no name of a user, host or folder. To send it, open an issue in the repository that you got trine from; docs/npu.md says what else to send",
+            "{} has what a developer needs, and no name of a user, host or folder. To send it, \
+             open an issue in the repository that you got trine from; docs/npu.md says what else \
+             to send",
             shown(report)
         ));
     }

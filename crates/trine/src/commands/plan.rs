@@ -194,7 +194,8 @@ fn by_catalogue(library: &ModelLibrary, args: &PlanArgs, error: anyhow::Error) -
             .map_or(String::new(), |free| format!("; {} are free", output::bytes(free))),
     ))?;
     output::note(&format!(
-        "by the sizes in the catalogue, with a context of {} tokens; the header of {} says more, but cannot be read: {}",
+        "by the sizes in the catalogue, with a context of {} tokens; the header of {} says more, \
+         but cannot be read: {}",
         fitting::CONTEXT,
         model.name(),
         terminal::harmless(&unread.reason),
@@ -209,8 +210,8 @@ fn acceptance_basis(given: Option<f64>) -> Basis {
         None => Basis::new(
             BasisKind::Assumed,
             format!(
-                "acceptance of guesses {ACCEPTANCE}: demo with demo-draft and lookup has 0.71 to 0.72 on held-out text \
-                 (docs/benchmarks/cpu.md); it differs by model and text"
+                "acceptance of guesses {ACCEPTANCE}: demo with demo-draft and lookup has 0.71 to \
+                 0.72 on held-out text (docs/benchmarks/cpu.md); it differs by model and text"
             ),
         ),
     }
@@ -373,7 +374,8 @@ fn unknown(name: &str) -> anyhow::Error {
         None => String::new(),
     };
     usage(format!(
-        "--device {} is not a machine with known rates{close}. Known are {}; for any other give --gbps and --tops",
+        "--device {} is not a machine with known rates{close}. Known are {}; for any other give \
+         --gbps and --tops",
         terminal::harmless(name),
         keys.join(", ")
     ))
@@ -472,7 +474,8 @@ impl Forecast<'_> {
             text.push_str(&table(markdown, &plan_npu::HEADER, npu.rows(), &[2, 3, 4]));
         }
         text.push_str(&format!(
-            "\n\nForecasts, not measurements; tokens per second are sums over all requests. KV cache: {}.\n{}",
+            "\n\nForecasts, not measurements; tokens per second are sums over all requests. KV \
+             cache: {}.\n{}",
             self.kv.name(),
             self.about_drafts(),
         ));
@@ -499,7 +502,8 @@ impl Forecast<'_> {
         let memory = output::bytes(row.memory_bytes);
         let all = self.machine.memory_bytes.map(output::bytes);
         format!(
-            "About {} tokens/s; the first word of a prompt of {} tokens after {}. Needs {memory}{} of memory.\n\n",
+            "About {} tokens/s; the first word of a prompt of {} tokens after {}. Needs {memory}{} \
+             of memory.\n\n",
             output::short_rate(row.forecast.tokens_per_second),
             prompt.tokens,
             output::seconds(prompt.first_token_seconds),
@@ -524,8 +528,8 @@ impl Forecast<'_> {
             }
         };
         let mut text = format!(
-            "Drafts: {guesses} a pass and request {whose}. If each is right {:.0} % of the time, a pass of {} rows \
-             gives a request {} tokens. trine guesses only if that pays.\n",
+            "Drafts: {guesses} a pass and request {whose}. If each is right {:.0} % of the time, a \
+             pass of {} rows gives a request {} tokens. trine guesses only if that pays.\n",
             100.0 * acceptance,
             tokens + 1,
             output::rate(self.drafts.tokens_per_pass()),
@@ -535,7 +539,8 @@ impl Forecast<'_> {
         let draft = self.draft.as_ref().and_then(|draft| Some((draft, draft.most?)));
         if let Some((draft, most)) = draft.filter(|(_, most)| !reaches(*most)) {
             text.push_str(&format!(
-                "{} was made for {} and guesses nothing beyond: contexts without room for the guesses are as without drafts.\n",
+                "{} was made for {} and guesses nothing beyond: contexts without room for the \
+                 guesses are as without drafts.\n",
                 terminal::harmless(&draft.name),
                 output::counted(most, "token"),
             ));
@@ -553,8 +558,8 @@ impl Forecast<'_> {
             .experts_aside
             .map_or(String::new(), |experts| format!(" without the experts of {experts}"));
         format!(
-            "!: {} not fit the machine's memory of {}; {layers} of {} layers{experts} would with {} of {}. \
-             A CPU beside a GPU runs the rest, at a speed of its own.\n",
+            "!: {} not fit the machine's memory of {}; {layers} of {} layers{experts} would with \
+             {} of {}. A CPU beside a GPU runs the rest, at a speed of its own.\n",
             if self.draft.is_some() { "model and draft together do" } else { "does" },
             output::bytes(bytes),
             self.model.config().layers.len(),

@@ -82,8 +82,9 @@ impl NpuForecast {
             false => " No product of this model gains from that.",
         };
         format!(
-            "With the NPU: a forecast, {UNTESTED}. Each product of a prompt is split by output columns, in whole tiles of \
-             {TILE}, so that GPU and NPU end at the same time; lowest to highest where sources differ.{prompts} {}\n",
+            "With the NPU: a forecast, {UNTESTED}. Each product of a prompt is split by output \
+             columns, in whole tiles of {TILE}, so that GPU and NPU end at the same time; lowest \
+             to highest where sources differ.{prompts} {}\n",
             self.reason
         )
     }
@@ -116,8 +117,9 @@ fn reason(machine: &Machine, gain: Span) -> String {
         );
     }
     format!(
-        "Generation gains nothing: each token reads all weights, of which the GPU alone reads {} of the {} GB/s of the memory that both share; \
-         the NPU reads at most {} GB/s of the same memory, and 8 or 16 bits for each weight.",
+        "Generation gains nothing: each token reads all weights, of which the GPU alone reads {} \
+         of the {} GB/s of the memory that both share; the NPU reads at most {} GB/s of the same \
+         memory, and 8 or 16 bits for each weight.",
         output::rate(machine.gbps),
         output::rate(machine.gbps_limit),
         output::rate(CHANNELS_GBPS),

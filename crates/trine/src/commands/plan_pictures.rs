@@ -61,8 +61,8 @@ impl PictureForecast {
     /// Says what the time is of.
     pub(super) fn about(&self) -> String {
         format!(
-            "An image takes {} operations in the vision tower, then its soft tokens are read as those of a prompt. \
-             Its memory is beside the model's.\n",
+            "An image takes {} operations in the vision tower, then its soft tokens are read as \
+             those of a prompt. Its memory is beside the model's.\n",
             output::count(self.operations)
         )
     }

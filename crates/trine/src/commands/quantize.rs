@@ -289,8 +289,8 @@ fn tell(report: &Report) -> Result<()> {
     }
     if report.converted == 0 || report.changes.iter().all(|change| change.to != report.dtype) {
         output::warning(
-            "no matrix was converted to the type asked for: only F32, F16 and BF16 matrices are; start from the \
-             original model",
+            "no matrix was converted to the type asked for: only F32, F16 and BF16 matrices are; \
+             start from the original model",
         );
     }
     if report.left_out > 0 {

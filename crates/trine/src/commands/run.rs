@@ -37,7 +37,8 @@ pub(crate) fn run(set: &Settings, args: RunArgs, verbose: bool) -> Result<()> {
     }
     if args.keepalive.is_some() {
         output::note(
-            "--keepalive has no effect here: `run` ends with its answer. `trine serve --keep-alive` keeps a model loaded",
+            "--keepalive has no effect here: `run` ends with its answer. `trine serve \
+             --keep-alive` keeps a model loaded",
         );
     }
     let Asked { chosen, prompt, named } = what_is_asked(&set.library, &args)?;
@@ -59,7 +60,8 @@ fn takes_input(args: &RunArgs) -> Result<bool> {
     let takes_input = picture_file::takes_input(&args.pictures.image)?;
     if takes_input && args.interactive {
         return Err(usage(
-            "--interactive reads lines from standard input, so that no image can come from there; name its file",
+            "--interactive reads lines from standard input, so that no image can come from there; \
+             name its file",
         ));
     }
     Ok(takes_input)

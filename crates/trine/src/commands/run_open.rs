@@ -160,7 +160,8 @@ impl Opened {
         }
         if system.is_some() {
             return Err(usage(format!(
-                "{} has no chat template, so --system cannot be used; put the instructions into the prompt",
+                "{} has no chat template, so --system cannot be used; put the instructions into \
+                 the prompt",
                 session.name
             )));
         }
@@ -171,7 +172,8 @@ impl Opened {
             )));
         }
         output::note(
-            "this is a base model: it continues texts and was not trained to chat; models to chat with have -it in their names",
+            "this is a base model: it continues texts and was not trained to chat; models to chat \
+             with have -it in their names",
         );
         Ok(())
     }

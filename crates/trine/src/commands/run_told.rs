@@ -71,7 +71,8 @@ fn details(session: &Session, statistics: &Statistics) -> String {
         ),
     };
     format!(
-        "prompt: {}{pictures}{reused}{} | generated: {}{}{moved}{guesses} | first token after {first}",
+        "prompt: {}{pictures}{reused}{} | generated: {}{}{moved}{guesses} | first token after \
+         {first}",
         output::counted(statistics.prompt_tokens, "token"),
         per_second(statistics.prefill_rate()),
         output::counted(statistics.generated_tokens, "token"),

@@ -92,7 +92,8 @@ fn next(found: &[&CatalogModel], best: &CatalogModel, suited: &Suited) -> String
         false => format!("; recommended here is {recommended}"),
     };
     format!(
-        "next: `trine run {name}` starts a chat, and downloads it before if it is not here; `trine pull {name}` only downloads it{recommended}"
+        "next: `trine run {name}` starts a chat, and downloads it before if it is not here; `trine \
+         pull {name}` only downloads it{recommended}"
     )
 }
 
@@ -102,7 +103,8 @@ fn nothing(text: &str) -> String {
     match words.find_map(catalog::find) {
         Some(Known::Refused(refused)) => refused.reason(Suited::unmeasured().best()),
         _ => format!(
-            "no name has {}; trine runs Gemma 3, 3n and 4, and any repository of them on Hugging Face by owner/repo",
+            "no name has {}; trine runs Gemma 3, 3n and 4, and any repository of them on Hugging \
+             Face by owner/repo",
             terminal::harmless(text)
         ),
     }

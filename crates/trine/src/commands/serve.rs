@@ -121,7 +121,8 @@ async fn serve(
     if !needs_key {
         let names = names.iter().map(|name| format!("{name}, ")).collect::<String>();
         output::note(&format!(
-            "answers to {names}localhost, addresses, names without a dot and *.internal; --host-name adds a name"
+            "answers to {names}localhost, addresses, names without a dot and *.internal; \
+             --host-name adds a name"
         ));
     }
     server.run().await;
@@ -202,8 +203,8 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         open_files::connections(wanted, reserve).map_err(|problem| anyhow!(problem))?;
     if connections < wanted {
         output::warning(format_args!(
-            "the limit on open files leaves room for {connections} connections at once, not {wanted}; raise it, for example \
-             with `ulimit -n`, or set --connections"
+            "the limit on open files leaves room for {connections} connections at once, not \
+             {wanted}; raise it, for example with `ulimit -n`, or set --connections"
         ));
     }
     let limits = Limits {
@@ -259,8 +260,8 @@ fn read_keys(path: &Path) -> Result<Keys> {
     let short = keys.short();
     if short > 0 {
         output::warning(format_args!(
-            "{}: {} shorter than {KEY_BYTES_WANTED} characters and may be guessed; make longer ones, for example with \
-             `openssl rand -hex 16`",
+            "{}: {} shorter than {KEY_BYTES_WANTED} characters and may be guessed; make longer \
+             ones, for example with `openssl rand -hex 16`",
             path.display(),
             if short == 1 { "a key is".to_owned() } else { format!("{short} keys are") },
         ));
@@ -277,7 +278,8 @@ fn check_mode(path: &Path, facts: &std::fs::Metadata) -> Result<()> {
     let remedy = format!("chmod 600 {shown}");
     if mode & 0o022 != 0 {
         return Err(anyhow!(
-            "others than its owner may write {shown} (mode {mode:03o}), and so add keys of their own: {remedy}"
+            "others than its owner may write {shown} (mode {mode:03o}), and so add keys of their \
+             own: {remedy}"
         ));
     }
     // A group is how a service gets its keys.

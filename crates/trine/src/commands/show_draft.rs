@@ -109,7 +109,8 @@ fn describe(report: &Report) -> String {
     );
     lines.extend([
         format!(
-            "guesses for  {}; it reads that model's keys, values and hidden states and runs with `--draft`",
+            "guesses for  {}; it reads that model's keys, values and hidden states and runs with \
+             `--draft`",
             report.guesses_for
         ),
         format!("layers       {} ({} global{window})", report.layers, report.global_layers),

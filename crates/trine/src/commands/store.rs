@@ -87,7 +87,8 @@ fn pictures_of(
     match tower::attach_if_usable(source, model.clone()) {
         Ok(Some(_)) => Some(match mmproj {
             Some((file, bytes)) => format!(
-                "its vision tower is {}, {}, which --no-mmproj leaves out; images are given with --image FILE",
+                "its vision tower is {}, {}, which --no-mmproj leaves out; images are given with \
+                 --image FILE",
                 terminal::harmless(file),
                 output::bytes(*bytes)
             ),
@@ -97,7 +98,8 @@ fn pictures_of(
         Ok(None) => Some(match tower::why_never(model.config().family, model.config().hidden) {
             Some(why) => format!("it takes texts only: {why}; for images {}", seeing::other()),
             None => format!(
-                "it takes texts only: its repository has no vision tower for it; for images name one with --mmproj FILE, or {}",
+                "it takes texts only: its repository has no vision tower for it; for images name \
+                 one with --mmproj FILE, or {}",
                 seeing::other()
             ),
         }),

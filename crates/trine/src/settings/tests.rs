@@ -23,7 +23,8 @@ fn problem(text: &str) -> String {
 
 #[test]
 fn the_environment_comes_before_the_file() {
-    let text = "model = 'gemma3:4b'\nthreads = 3\nkv = 'int8'\n[sampling]\ntop-p = 0.5\nstop = ['a', 'b']\n";
+    let text = "model = 'gemma3:4b'\nthreads = 3\nkv = 'int8'\n[sampling]\ntop-p = 0.5\nstop = \
+        ['a', 'b']\n";
     let settings = settings(text, &[("TRINE_THREADS", "2"), ("TRINE_MODEL", "")]).unwrap();
     assert_eq!(settings.library.model.as_deref(), Some("gemma3:4b"));
     assert_eq!(settings.placement().threads, Some(2));
@@ -109,7 +110,8 @@ fn origins(texts: &[&str]) -> Vec<OriginPattern> {
 
 #[test]
 fn options_of_the_server_get_the_files_values() {
-    let text = "[server]\nport = 9000\nsequences = 3\nmemory = '2G'\norigin = ['https://a', 'https://b']\napi-key-file = '/k'\n";
+    let text = "[server]\nport = 9000\nsequences = 3\nmemory = '2G'\norigin = ['https://a', \
+        'https://b']\napi-key-file = '/k'\n";
     let settings = settings(text, &[]).unwrap();
     let parse = |typed: &[&str]| {
         let mut matches = settings.fill(Cli::command()).try_get_matches_from(typed).unwrap();

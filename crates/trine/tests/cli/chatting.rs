@@ -30,7 +30,8 @@ fn a_chat_remembers_and_forgets() {
 #[test]
 fn chat_commands_and_their_mistakes() {
     let ran = chat(
-        "/help\n/hlep\n/save\n/system Be brief.\n/load /no/such/file\n/think on\n/think hard\n\n/bye\n",
+        "/help\n/hlep\n/save\n/system Be brief.\n/load /no/such/file\n/think on\n/think hard\n\n\
+         /bye\n",
     );
     assert_eq!((ran.code, ran.out.as_str()), (1, ""), "a script can tell that something failed");
     for expected in [
@@ -87,7 +88,8 @@ fn a_chat_goes_on_with_another_model() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("chat.json").display().to_string();
     let script = format!(
-        "/set top_k 7\nhello\n/models\n/model no-such-model\n/model demo-draft\nhello\n/show\n/save {file}\n"
+        "/set top_k 7\nhello\n/models\n/model no-such-model\n/model demo-draft\nhello\n/show\n\
+         /save {file}\n"
     );
     let ran = chat(&script);
     assert_eq!(ran.code, 1, "one model is not there");

@@ -44,7 +44,9 @@ fn request(index: usize) -> (&'static str, Value) {
                 json!({"type": "json_schema", "json_schema": {"name": "a", "schema": name}});
             (
                 "/v1/chat/completions",
-                json!({"messages": chat, "response_format": format, "seed": seed, "max_tokens": 24}),
+                json!({"messages": chat,
+                    "response_format": format, "seed": seed,
+                    "max_tokens": 24}),
             )
         }
         4 => {
@@ -64,7 +66,9 @@ fn request(index: usize) -> (&'static str, Value) {
         ),
         6 => (
             "/v1/completions",
-            json!({"prompt": prompt, "repetition_penalty": 1.2, "presence_penalty": 0.3, "seed": seed}),
+            json!({"prompt": prompt,
+                "repetition_penalty": 1.2,
+                "presence_penalty": 0.3, "seed": seed}),
         ),
         7 => ("/v1/completions", json!({"prompt": prompt, "logprobs": 3, "temperature": 0})),
         8 => ("/v1/completions", json!({"prompt": prompt, "temperature": 0, "stream": true})),

@@ -26,7 +26,8 @@ fn a_name_of_the_catalogue_is_no_prompt_for_the_demo() {
         ("acme/llama-3-GGUF", "not Llama"),
         (
             "gemma4:12b",
-            "(google/gemma-4-12B-it-qat-q4_0-gguf:Q4_0, about 7.2 GB). Download it with `trine pull gemma4:12b`",
+            "(google/gemma-4-12B-it-qat-q4_0-gguf:Q4_0, about 7.2 GB). Download it with `trine \
+             pull gemma4:12b`",
         ),
         ("llama3.2:3b", "not Llama. About the same size: `trine run gemma4:e2b` (4.3 GB)"),
         ("bge-m3", "`trine serve` makes embeddings"),
@@ -422,7 +423,8 @@ fn a_terminal_is_asked_before_a_download() {
         terminal.close();
         (status.code(), written)
     };
-    let question = "gemma3:4b (ggml-org/gemma-3-4b-it-GGUF:Q4_K_M) is not on this machine. Download it, about 3.3 GB? [Y/n]";
+    let question = "gemma3:4b (ggml-org/gemma-3-4b-it-GGUF:Q4_K_M) is not on this machine. \
+        Download it, about 3.3 GB? [Y/n]";
     let (code, written) = ask("gemma3:4b", question, "n\n", "was not downloaded");
     assert_eq!(code, Some(1), "{written}");
     assert!(!written.contains("error"), "it was the person's own decision: {written}");
@@ -522,7 +524,8 @@ fn modelfiles_make_presets() {
     let write = |text: &str| std::fs::write(&file, text).unwrap();
     let path = file.to_str().unwrap();
     write(
-        "FROM ./base.gguf\nSYSTEM Be kind.\nPARAMETER temperature 0\nPARAMETER num_gpu 1\nLICENSE none\n",
+        "FROM ./base.gguf\nSYSTEM Be kind.\nPARAMETER temperature 0\nPARAMETER num_gpu 1\nLICENSE \
+         none\n",
     );
     let ran = store.trine(&["create", "kind", "-f", path, "--top-k", "3"]).ok();
     assert!(

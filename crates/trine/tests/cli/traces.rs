@@ -95,8 +95,13 @@ fn spans_go_to_the_collector_in_the_trace_of_who_asks() {
     let mut stream = TcpStream::connect(&serving.address).unwrap();
     let length = BODY.len();
     let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\
-         traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n{BODY}"
+        "POST /v1/completions HTTP/1.1\r\n\
+         Host: localhost\r\n\
+         Connection: close\r\n\
+         Content-Length: {length}\r\n\
+         traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\
+         \r\n\
+         {BODY}"
     );
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

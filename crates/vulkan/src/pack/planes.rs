@@ -57,7 +57,8 @@ impl PlaneBytes {
 pub enum PackError {
     /// The source is not whole rows.
     #[error(
-        "{bytes} bytes are not whole rows of {columns} {format} elements; the file is damaged, download it again"
+        "{bytes} bytes are not whole rows of {columns} {format} elements; the file is damaged, \
+         download it again"
     )]
     Source {
         /// Name of the format.

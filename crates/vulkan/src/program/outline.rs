@@ -119,7 +119,8 @@ impl Outline {
         let plural = |number: usize| if number == 1 { "" } else { "s" };
         let Width { tokens, outputs } = key.width;
         Ok(format!(
-            "{} launches for {tokens} row{}{rows}; {outputs} row{} with logits; {:.2} MB of scratch memory\n{}",
+            "{} launches for {tokens} row{}{rows}; {outputs} row{} with logits; {:.2} MB of \
+             scratch memory\n{}",
             graph.nodes.len(),
             plural(tokens),
             plural(outputs),

@@ -46,14 +46,16 @@ pub(super) fn check(
         && !plan.caches.is_empty()
     {
         return refuse(format!(
-            "a context of {} tokens is asked for, and Vulkan in software computes at most {most}; use --device cpu, or a shorter context or text",
+            "a context of {} tokens is asked for, and Vulkan in software computes at most {most}; \
+             use --device cpu, or a shorter context or text",
             options.context
         ));
     }
     let ProgramOptions { sequences, width, .. } = *options;
     if sequences.max(width.tokens) > 1 << SLOT_BITS {
         return refuse(format!(
-            "{sequences} sequences in steps of {} rows are asked for, a frame has room for {} of each",
+            "{sequences} sequences in steps of {} rows are asked for, a frame has room for {} of \
+             each",
             width.tokens,
             1 << SLOT_BITS
         ));

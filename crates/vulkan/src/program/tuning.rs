@@ -319,7 +319,8 @@ fn keep(
     let Some(file) = file else { return };
     if let Err(error) = file.add(measured) {
         let path = file.path().display();
-        tracing::warn!(%path, %error, "what was measured of kernels could not be kept; the next start measures again");
+        tracing::warn!(%path, %error,
+            "what was measured of kernels could not be kept; the next start measures again");
     }
 }
 

@@ -221,7 +221,8 @@ impl Gpu {
         let flags = vk::PipelineCreateFlags::empty();
         let pipeline = pipeline::compile(&self.device, &self.capabilities, code, source, flags)?;
         let seconds = begin.elapsed().as_secs_f64();
-        tracing::trace!(shader = code.shader.0, constants = ?code.constants, seconds, "a kernel was compiled");
+        tracing::trace!(shader = code.shader.0, constants = ?code.constants, seconds,
+            "a kernel was compiled");
         Ok(self.pipelines().keep(&self.device, key, pipeline, when))
     }
 

@@ -112,7 +112,8 @@ fn read(path: &Path) -> Vec<u8> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Vec::new(),
         Err(error) => error.to_string(),
     };
-    tracing::warn!(path = %path.display(), reason, "the file of compiled pipelines is not used and is replaced");
+    tracing::warn!(path = %path.display(), reason,
+        "the file of compiled pipelines is not used and is replaced");
     Vec::new()
 }
 
@@ -258,7 +259,9 @@ impl Pipelines {
                     ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some disk space",
                     _ => "remove what stands at this path",
                 };
-                tracing::warn!(path = %path.display(), %error, "compiled pipelines could not be kept, and the next start compiles them again; {remedy}, or set XDG_CACHE_HOME to a folder that can be written");
+                tracing::warn!(path = %path.display(), %error, "compiled pipelines could not be \
+                    kept, and the next start compiles them again; {remedy}, or set XDG_CACHE_HOME \
+                    to a folder that can be written");
             }
         }
     }

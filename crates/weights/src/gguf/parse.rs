@@ -211,7 +211,8 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u32),
                 Value::U32(number) if alignment_is_valid(number.into()) => number,
                 other => {
                     let problem = format!(
-                        "`{ALIGNMENT_KEY}` is {other:?}; expected a u32 power of two from 8 to 65536"
+                        "`{ALIGNMENT_KEY}` is {other:?}; expected a u32 power of two from 8 to \
+                         65536"
                     );
                     return Err(cursor.error_at(kind_offset, problem));
                 }
@@ -340,7 +341,8 @@ fn read_nested(
     *nested = nested.saturating_add(count);
     if depth >= ARRAY_DEPTH_MAX || *nested > NESTED_ARRAYS_MAX {
         let problem = format!(
-            "{key} nests {count} arrays at depth {depth}; at most {NESTED_ARRAYS_MAX} to depth {ARRAY_DEPTH_MAX} are read"
+            "{key} nests {count} arrays at depth {depth}; at most {NESTED_ARRAYS_MAX} to depth \
+             {ARRAY_DEPTH_MAX} are read"
         );
         return Err(cursor.error_at(start, problem));
     }

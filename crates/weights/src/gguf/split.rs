@@ -77,7 +77,8 @@ fn check_part(metadata: &Metadata, number: u64, count: u64) -> Result<(), Weight
     Err(WeightsError::Unsupported {
         file: metadata.file().to_owned(),
         what: format!(
-            "is named part {number} of {count}, but says inside that it is part {} of {found_count}",
+            "is named part {number} of {count}, but says inside that it is part {} of \
+             {found_count}",
             found_number.saturating_add(1)
         ),
         remedy: "Restore the parts' original names, or download the model again",

@@ -26,7 +26,8 @@ impl ContextInput {
     pub(super) fn new(prompt: &[u32], tokenizer: &Arc<Tokenizer>) -> Option<Self> {
         if prompt.len() >= GIVEN_MAX {
             note(format!(
-                "the answer has no context: it would have more than {GIVEN_MAX} tokens; use /api/chat"
+                "the answer has no context: it would have more than {GIVEN_MAX} tokens; use \
+                 /api/chat"
             ));
             return None;
         }
@@ -68,14 +69,16 @@ pub(super) fn after(
     if let Some(index) = context.iter().position(|&id| id as usize >= vocabulary) {
         let field = format!("context[{index}]");
         let message = format!(
-            "{field} is {}, and the model's token ids end before {vocabulary}; send back the context of this model's answers",
+            "{field} is {}, and the model's token ids end before {vocabulary}; send back the \
+             context of this model's answers",
             context[index]
         );
         return Err(ApiError::field(&field, message));
     }
     if shortens && context.len() + prompt.len() > lease.limits().context {
         note(format!(
-            "context of {} tokens was left out: with the prompt it is longer than the context of {}",
+            "context of {} tokens was left out: with the prompt it is longer than the context of \
+             {}",
             context.len(),
             lease.limits().context
         ));

@@ -62,6 +62,7 @@ fn leave_out_between(
     let left_out = ids.len().saturating_sub(most);
     ids.drain(keeps..keeps + left_out);
     note(format!(
-        "{left_out} tokens of the prompt were left out after the first {keeps}: it is longer than the context of {context}"
+        "{left_out} tokens of the prompt were left out after the first {keeps}: it is longer than \
+         the context of {context}"
     ));
 }

@@ -106,12 +106,14 @@ mod tests {
     fn options_are_made_readable() {
         let options = json!({
             "top_k": 40.5, "top_p": 1.1, "repeat_penalty": 0, "presence_penalty": 3, "seed": -5,
-            "repeat_last_n": -2, "num_ctx": 16384.0, "temperature": "0.5", "mirostat": 2, "tfs_z": 0.5,
+            "repeat_last_n": -2, "num_ctx": 16384.0,
+                "temperature": "0.5", "mirostat": 2, "tfs_z": 0.5,
             "think": true, "colour": "red", "num_gpu": 99, "stop": ["x"], "min_p": null,
         });
         let expected = json!({
             "top_k": 40, "top_p": 1.0, "repeat_penalty": 1.0, "presence_penalty": 2.0, "seed": -1,
-            "repeat_last_n": -1, "num_ctx": 16384, "temperature": "0.5", "num_gpu": 99, "stop": ["x"],
+            "repeat_last_n": -1, "num_ctx": 16384,
+                "temperature": "0.5", "num_gpu": 99, "stop": ["x"],
             "min_p": null,
         });
         assert_eq!(Value::Object(readable(options.as_object().unwrap())), expected);

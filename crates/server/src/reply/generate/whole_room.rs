@@ -43,8 +43,9 @@ impl WholeRoom {
         let prompts: usize = asks.iter().filter_map(of_prompt).sum();
         if prompts > LOGPROBS_WHOLE_MAX {
             let message = format!(
-                "the prompts have {prompts} log-probabilities, alternatives included, and an answer has at most \
-                 {LOGPROBS_WHOLE_MAX}; send shorter or fewer prompts, or ask for fewer alternatives"
+                "the prompts have {prompts} log-probabilities, alternatives included, and an \
+                 answer has at most {LOGPROBS_WHOLE_MAX}; send shorter or fewer prompts, or ask \
+                 for fewer alternatives"
             );
             let echoes = asks.iter().any(|ask| ask.request.logprobs.is_some());
             let param = if echoes { "logprobs" } else { "prompt_logprobs" };
@@ -57,8 +58,8 @@ impl WholeRoom {
         let named = asks.iter().filter_map(of_named).fold(prompts, usize::saturating_add);
         if named > LOGPROBS_WHOLE_MAX {
             let message = format!(
-                "`logprobs` and `max_tokens` together allow {named} log-probabilities, alternatives \
-                 included, and an answer has at most {LOGPROBS_WHOLE_MAX}; {FEWER}"
+                "`logprobs` and `max_tokens` together allow {named} log-probabilities, \
+                 alternatives included, and an answer has at most {LOGPROBS_WHOLE_MAX}; {FEWER}"
             );
             return Err(ApiError::field("logprobs", message));
         }
@@ -90,7 +91,8 @@ impl WholeRoom {
     fn reach(&mut self, logprobs: usize) -> Result<(), ApiError> {
         if logprobs > LOGPROBS_WHOLE_MAX {
             let message = format!(
-                "the answer has more than {LOGPROBS_WHOLE_MAX} log-probabilities, alternatives included; {FEWER}"
+                "the answer has more than {LOGPROBS_WHOLE_MAX} log-probabilities, alternatives \
+                 included; {FEWER}"
             );
             return Err(ApiError::field("logprobs", message));
         }

@@ -32,7 +32,8 @@ pub(crate) async fn admit(
             break (each, bytes);
         }
         let message = format!(
-            "the images of the request take {bytes} bytes when they are prepared, more than {}; send fewer",
+            "the images of the request take {bytes} bytes when they are prepared, more than {}; \
+             send fewer",
             room.most_bytes
         );
         let error = ApiError::field(sent.param().unwrap_or("messages"), message);

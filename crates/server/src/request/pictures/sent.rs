@@ -457,7 +457,8 @@ impl SentPicture {
         let pixels = pixels.saturating_add(u64::from(width) * u64::from(height));
         if pixels > limits.pixels {
             let message = format!(
-                "the images of the request have more than {} pixels together; make them smaller, or send fewer",
+                "the images of the request have more than {} pixels together; make them smaller, \
+                 or send fewer",
                 limits.pixels
             );
             return Err(ApiError::field(&self.param, message));

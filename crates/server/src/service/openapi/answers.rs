@@ -46,7 +46,8 @@ pub(super) fn finish() -> [Field; 2] {
             "stop_reason",
             about(
                 nullable(one_of(vec![text(), token_id()])),
-                "The stop text that was reached, or the id of `stop_token_ids` that ended the text.",
+                "The stop text that was reached, or the id of `stop_token_ids` that ended the \
+                 text.",
             ),
         ),
     ]
@@ -110,7 +111,8 @@ fn token_logprobs() -> Value {
 
 /// Returns a call of a function; in streams with its place.
 pub(super) fn tool_call<const N: usize>(place: [Field; N]) -> Value {
-    let words = "JSON, an object that satisfies the schema of the function's parameters where the whole answer is a call.";
+    let words = "JSON, an object that satisfies the schema of the function's parameters where the \
+        whole answer is a call.";
     let arguments = about(text(), words);
     let function = object([("name", text()), ("arguments", arguments)], []);
     let call = [("id", text()), ("type", constant("function")), ("function", function)];
@@ -160,7 +162,8 @@ fn prompt_logprobs() -> Value {
         [("logprob", number()), ("rank", integer(1, u32::MAX)), ("decoded_token", text())],
         [],
     );
-    let words = "For each token of the prompt itself and the most likely ones, by id; null for the first and for those of images.";
+    let words = "For each token of the prompt itself and the most likely ones, by id; null for the \
+        first and for those of images.";
     about(list(nullable(map(known))), words)
 }
 
@@ -371,7 +374,8 @@ fn ollama<const N: usize>(said: [Field; N]) -> Value {
                 "context",
                 about(
                     list(token_id()),
-                    "Of `/api/generate`, at its end: token ids of prompt and answer, up to 8,192; more have none.",
+                    "Of `/api/generate`, at its end: token ids of prompt and answer, up to 8,192; \
+                     more have none.",
                 ),
             ),
         ],

@@ -79,7 +79,8 @@ fn model() -> Value {
                 "max_model_len",
                 about(
                     count(),
-                    "Tokens of a conversation under this name; before the model is loaded, the most that there can be.",
+                    "Tokens of a conversation under this name; before the model is loaded, the \
+                     most that there can be.",
                 ),
             ),
             ("meta", object([("size", about(count(), "Bytes of its files."))], [])),
@@ -173,7 +174,8 @@ fn ollama_progress() -> Value {
 }
 
 fn health() -> Value {
-    let words = "`degraded` where a model has failed, or could not be loaded, and has not been loaded again.";
+    let words = "`degraded` where a model has failed, or could not be loaded, and has not been \
+        loaded again.";
     object([("status", about(choice(["ok", "degraded"]), words))], [])
 }
 

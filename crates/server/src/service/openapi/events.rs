@@ -27,7 +27,8 @@ fn done() -> Value {
 }
 
 fn usage() -> Field {
-    let words = "In the last chunk, which has no choices, and null in the others unless they are to have it too.";
+    let words = "In the last chunk, which has no choices, and null in the others unless they are \
+        to have it too.";
     ("usage", about(nullable(schema("Usage")), words))
 }
 

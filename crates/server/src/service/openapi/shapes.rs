@@ -115,8 +115,8 @@ pub(crate) fn message(images: Option<Value>) -> Value {
     );
     let part = one_of(vec![part, schema("ImagePart"), schema("ImageBlock")]);
     let content = one_of(vec![text(), list(part)]);
-    let words = "A text, or parts. May be absent beside calls. Images stand in messages of the user \
-                 and in results.";
+    let words = "A text, or parts. May be absent beside calls. Images stand in messages of the \
+        user and in results.";
     let content = about(content, words);
     let images = images.map(|images| ("images", images));
     let said = asked(
@@ -213,8 +213,8 @@ pub(crate) fn response_item() -> Value {
         [("type", constant("computer_call_output")), ("call_id", text()), ("output", screenshot)],
         [],
     );
-    let words = "What tools of another server have done: left out. Thoughts (`reasoning`) belong to \
-                 the calls after them.";
+    let words = "What tools of another server have done: left out. Thoughts (`reasoning`) belong \
+        to the calls after them.";
     let other = about(asked([("type", text())], []), words);
     let part =
         asked([("type", choice(["text", "input_text", "output_text"])), ("text", text())], []);

@@ -53,8 +53,9 @@ fn the_document_is_what_is_served() {
     let is_same = written() == DOCUMENT;
     assert!(
         is_same,
-        "docs/openapi.json is not what crates/server/src/openapi says; write it with `cargo test -p trine-server --lib -- \
-         --ignored write_the_document` and read the difference before committing it"
+        "docs/openapi.json is not what crates/server/src/openapi says; write it with `cargo test \
+         -p trine-server --lib -- --ignored write_the_document` and read the difference before \
+         committing it"
     );
 }
 

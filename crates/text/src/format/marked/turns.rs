@@ -74,7 +74,8 @@ mod tests {
             ("no turns", "no turns"),
             (
                 "<bos><|turn>user\nA<turn|>\n<|turn>model\nB<|turn>user\nC<turn|>\n<|turn>model\n",
-                "<bos><|turn>user\nA<turn|>\n<|turn>model\nB<turn|>\n<|turn>user\nC<turn|>\n<|turn>model\n",
+                "<bos><|turn>user\nA<turn|>\n<|turn>model\nB<turn|>\n<|turn>user\nC<turn|>\n\
+                 <|turn>model\n",
             ),
         ] {
             assert_eq!(mended(prompt.to_owned(), MARKS, true), expected);

@@ -62,7 +62,8 @@ fn check_productive(rules: &Rules, bodies: &[&Node], root: usize) -> Result<(), 
         }
         if !changed {
             let line = rules.names[root].1;
-            let problem = "no text satisfies `root`, for it always needs itself again; give it an alternative that ends";
+            let problem = "no text satisfies `root`, for it always needs itself again; give it an \
+                alternative that ends";
             return Err(GrammarError::invalid(KIND, format!("line {line}"), problem));
         }
     }

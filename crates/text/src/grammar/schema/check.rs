@@ -308,7 +308,8 @@ impl<'a> Check<'a> {
             }
         }
         if !are_disjoint(patterns.keys()) {
-            let why = "it cannot be told that no name matches two of its expressions; make them exclude each other";
+            let why = "it cannot be told that no name matches two of its expressions; make them \
+                exclude each other";
             self.leave_out(place, "patternProperties", why)?;
             map.shift_remove("patternProperties");
             opens = true;
@@ -335,8 +336,8 @@ impl<'a> Check<'a> {
             let is_proved = apart.all(options);
             self.proof_steps = apart.steps();
             if !is_proved {
-                let why = "it cannot be told that no value satisfies two of these schemas; use anyOf, or a property with a \
-                    different const in each";
+                let why = "it cannot be told that no value satisfies two of these schemas; use \
+                    anyOf, or a property with a different const in each";
                 self.leave_out(place, "oneOf", why)?;
             }
             if let Some(options) = map.shift_remove("oneOf") {
@@ -367,7 +368,8 @@ impl<'a> Check<'a> {
             return Ok(());
         }
         if self.left_out.is_none() {
-            let what = "the least common multiple of all multipleOf, without its decimal point and times the largest of them,";
+            let what = "the least common multiple of all multipleOf, without its decimal point and \
+                times the largest of them,";
             return Err(GrammarError::too_large(KIND, what, u64::from(u32::MAX)));
         }
         for (_, _, place) in std::mem::take(&mut self.multiples) {
@@ -454,7 +456,8 @@ fn held(map: &Map<String, Value>, key: &str) -> Held {
     match key {
         "uniqueItems" => unless(
             value == false,
-            "uniqueItems is not supported: no grammar holds it; leave it out, or use an enum of the lists",
+            "uniqueItems is not supported: no grammar holds it; leave it out, or use an enum of \
+             the lists",
         ),
         "propertyNames" => unless(
             is_open || *value == serde_json::json!({"type": "string"}),
@@ -498,8 +501,8 @@ fn multiple(number: f64) -> Option<(u64, u32)> {
 
 fn multiple_problem(value: &Value) -> String {
     format!(
-        "{value} is not supported: without its decimal point it may be at most {MAX_MULTIPLE}, with at most \
-         {MAX_MULTIPLE_DIGITS} digits behind that"
+        "{value} is not supported: without its decimal point it may be at most {MAX_MULTIPLE}, \
+         with at most {MAX_MULTIPLE_DIGITS} digits behind that"
     )
 }
 

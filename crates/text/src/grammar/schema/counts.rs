@@ -15,7 +15,8 @@ use crate::grammar::error::GrammarError;
 const MAX_ALTERNATIVES: usize = 128;
 const MAX_LISTED: usize = 4096;
 
-const WHY: &str = "it is supported where every listed property is required, or few are not; list fewer, or require more";
+const WHY: &str = "it is supported where every listed property is required, or few are not; list \
+    fewer, or require more";
 
 /// Writes every bound on numbers of properties in a form that the library takes.
 pub(super) fn count(check: &mut Check<'_>, schema: &mut Value) -> Result<(), GrammarError> {

@@ -44,8 +44,8 @@ impl Room {
             Some(left) => self.0 = left,
             None => {
                 let problem = format!(
-                    "all names and references, with the places that they stand for, have more than {MAX_BYTES} bytes; \
-                     use shorter names, or $ref with a place in $defs"
+                    "all names and references, with the places that they stand for, have more than \
+                     {MAX_BYTES} bytes; use shorter names, or $ref with a place in $defs"
                 );
                 return Err(invalid(&format!("#{}", place()), problem));
             }

@@ -75,7 +75,8 @@ impl Side {
 }
 
 /// Why a bound is not held.
-pub(super) const TOO_FAR: &str = "numbers of 2^63 and more are not supported; use a bound nearer to 0, or a string with a pattern";
+pub(super) const TOO_FAR: &str = "numbers of 2^63 and more are not supported; use a bound nearer \
+    to 0, or a string with a pattern";
 
 /// Brings the bounds of numbers in a schema into the library's reach. What no double passes is no
 /// bound. Farther ones become narrower: no number of that many digits is written. Returns the

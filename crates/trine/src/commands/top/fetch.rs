@@ -158,7 +158,8 @@ impl Client {
             }
             ureq::Error::BodyExceedsLimit(bytes) => {
                 format!(
-                    "what answers at {address} is not a trine server: it sends more than {bytes} bytes"
+                    "what answers at {address} is not a trine server: it sends more than {bytes} \
+                     bytes"
                 )
             }
             ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -183,7 +184,8 @@ impl Client {
             }
             (401, Some(file)) => {
                 return Problem::Key(format!(
-                    "{address} does not take the first key of {}; --api-key-file names another file",
+                    "{address} does not take the first key of {}; --api-key-file names another \
+                     file",
                     harmless(&file.display().to_string())
                 ));
             }
@@ -238,7 +240,8 @@ fn read_key(path: &Path) -> Result<String> {
     let key = key.ok_or_else(|| usage(format!("{shown} holds no key; write one on a line")))?;
     if key.len() > KEY_BYTES_MAX || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(usage(format!(
-            "the first key of {shown} is not valid: use visible ASCII characters without spaces, at most {KEY_BYTES_MAX}"
+            "the first key of {shown} is not valid: use visible ASCII characters without spaces, \
+             at most {KEY_BYTES_MAX}"
         )));
     }
     Ok(key.to_owned())

@@ -203,7 +203,8 @@ fn check_widths(format: Format) {
                         let found = f64::from(found[row * part + at]);
                         assert!(
                             (found - wanted).abs() <= 2e-6 * widened(format, size) + 1e-9,
-                            "{format:?} {rows} x {columns}, width {width}, {shape:?}, row {row}: {found} {wanted}"
+                            "{format:?} {rows} x {columns}, width {width}, {shape:?}, row {row}: \
+                             {found} {wanted}"
                         );
                     }
                     first += part;
@@ -316,7 +317,8 @@ fn check_norms(format: Format) {
                 let slack = slack(&weights[row * columns..][..columns], &errors);
                 assert!(
                     (found - wanted).abs() <= slack + 2e-6 * widened(format, *size),
-                    "{format:?} {rows} x {columns}, add {add}, row {row}: {found} {wanted} ({slack})"
+                    "{format:?} {rows} x {columns}, add {add}, row {row}: {found} {wanted} \
+                     ({slack})"
                 );
             }
         }

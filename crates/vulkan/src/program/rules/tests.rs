@@ -340,7 +340,8 @@ fn products_norm_their_row_themselves() {
         let added = plan(&[matmul(A, F, E), norm_add_norm(E, A, B), matmul(B, V, C)], C);
         let found = &one(capabilities).walked(&added, &rules)[1];
         let expected = format!(
-            "norm_add_norm + {kernel} %1 f32[1,256], %0 f32[1,256] x n, m, v:q4_0 -> %2 f32[1,256], %3 f32[1,256]"
+            "norm_add_norm + {kernel} %1 f32[1,256], %0 f32[1,256] x n, m, v:q4_0 -> %2 \
+             f32[1,256], %3 f32[1,256]"
         );
         assert_eq!(found[1..], [expected]);
     }

@@ -192,7 +192,8 @@ impl Measuring {
         let Some(file) = &self.file else { return Ok(()) };
         if let Err(error) = file.add(Table::from([entry(&measurement.job, verdict)])) {
             let path = file.path().display();
-            tracing::warn!(%path, %error, "what was measured of kernels could not be kept; nothing more is measured");
+            tracing::warn!(%path, %error,
+                "what was measured of kernels could not be kept; nothing more is measured");
             self.device.choices().unmeasured.clear();
         }
         Ok(())
