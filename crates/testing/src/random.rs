@@ -258,7 +258,8 @@ pub(super) fn matrix(
 }
 
 /// Random blocks of a format without an encoder: any codes, with factors that make their largest
-/// value `scale`.
+/// value `scale`. A second factor, of minima, makes their mean 0: matrices whose elements are all
+/// positive would make every row alike.
 fn random_blocks(
     random: &mut Random,
     name: &str,
@@ -266,10 +267,12 @@ fn random_blocks(
     dtype: DType,
     scale: f32,
 ) -> Tensor {
-    let set = |block: &mut [u8], factor: f32| {
-        let mut half = Vec::new();
-        blocks::encode(DType::F16, &[factor], &mut half).unwrap();
-        dtype.halves().iter().for_each(|&at| block[at..at + 2].copy_from_slice(&half));
+    let set = |block: &mut [u8], factor: f32, minima: f32| {
+        for (&at, factor) in dtype.halves().iter().zip([factor, factor * minima]) {
+            let mut half = Vec::new();
+            blocks::encode(DType::F16, &[factor], &mut half).unwrap();
+            block[at..at + 2].copy_from_slice(&half);
+        }
         if dtype == DType::Mxfp4 {
             block[0] = (127.0 + factor.log2().floor()) as u8;
         }
@@ -277,11 +280,17 @@ fn random_blocks(
     let mut bytes = vec![0; shape[0] * dtype.row_bytes(shape[1]).unwrap()];
     for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
         block.fill_with(|| random.next_u64() as u8);
-        set(block, 1.0);
-        let mut values = vec![0.0; dtype.block_elements()];
-        blocks::decode(dtype, block, &mut values).unwrap();
-        let highest = values.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
-        set(block, scale / highest.max(1.0));
+        let mut decoded = |minima: f32| {
+            set(block, 1.0, minima);
+            let mut values = vec![0.0; dtype.block_elements()];
+            blocks::decode(dtype, block, &mut values).unwrap();
+            let highest = values.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+            (values.iter().sum::<f32>(), highest.max(1.0))
+        };
+        let (none, one) = (decoded(0.0).0, decoded(1.0).0);
+        let minima = if none == one { 1.0 } else { none / (none - one) };
+        let (_, highest) = decoded(minima);
+        set(block, scale / highest, minima);
     }
     Tensor::from_owned(name, dtype, &shape, bytes).unwrap()
 }

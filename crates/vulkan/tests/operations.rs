@@ -153,9 +153,7 @@ fn differences_of_rows(expected: &[Vec<f32>], found: &[Vec<f32>]) -> Vec<f32> {
         let own = expected.iter().zip(found).map(|(a, b)| (a - b).abs() / highest);
         own.fold(0.0, |worst: f32, x| if x.is_nan() { f32::INFINITY } else { worst.max(x) })
     };
-    let mut rows: Vec<f32> = expected.iter().zip(found).map(row).collect();
-    rows.sort_by(f32::total_cmp);
-    rows
+    expected.iter().zip(found).map(row).collect()
 }
 
 /// Models with experts and without, with layers of two head dimensions (of up to 512 elements in K
@@ -163,23 +161,29 @@ fn differences_of_rows(expected: &[Vec<f32>], found: &[Vec<f32>]) -> Vec<f32> {
 #[test]
 fn models_with_experts_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
+    let mut settled = [0, 0];
     for seed in (0..16).filter(|&seed| takes(seed, 3)) {
         let dtype = dtypes()[seed % dtypes().len()];
         let kv = [KvType::F16, KvType::F32, KvType::Int8][seed % 3];
+        let other = if kv == KvType::F32 { KvType::F16 } else { KvType::F32 };
         let seed = 400 + seed as u64;
         let model = gemma4(&mut Random(seed), dtype, seed % 4 != 1, folder.path());
         let plan = model.plan();
-        let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), kv, seed);
+        let reference =
+            [kv, other].map(|kv| traffic(&ReferenceDevice::new(), &model, plan.clone(), kv, seed));
         let found = traffic(&device(), &model, plan.clone(), kv, seed);
-        let rows = differences_of_rows(&expected, &found);
         let most = if kv == KvType::Int8 { 3e-2 } else { tolerance(dtype).max(2e-3) };
-        // Where two experts are nearly tied, rounding decides, and the row has another one: in the
-        // last layers of model 412, by 5e-4 of what the logits of its router span.
-        let rounds = dtype.is_quantized() || kv != KvType::F32;
-        let settled = &rows[..rows.len() - usize::from(rounds)];
-        let agrees = settled.iter().all(|row| *row <= most) && rows.iter().all(|row| *row < 1.0);
-        assert!(agrees, "seed {seed}, {dtype:?}, {kv:?}: {rows:?}\n{plan}");
+        // Where two experts are nearly tied, rounding decides, and the row has another one: so it
+        // is in the reference itself with another cache.
+        let moves = differences_of_rows(&reference[0], &reference[1]);
+        let rows = differences_of_rows(&reference[0], &found);
+        for (row, moves) in rows.iter().zip(moves) {
+            settled[usize::from(moves <= most)] += 1;
+            let agrees = *row <= most || (moves > most && *row < 1.0);
+            assert!(agrees, "seed {seed}, {dtype:?}, {kv:?}: {row} {rows:?}\n{plan}");
+        }
     }
+    assert!(settled[1] > 4 * settled[0], "rows that are tied, and others: {settled:?}");
 }
 
 /// On the GPU only, and on both sides of a cut that two buffers cross.

@@ -126,9 +126,9 @@ impl Biased {
             .map(|at| {
                 let (token, row) = (at / total, at % total);
                 let w = &weights.values[row * columns..][..columns];
-                let (sum, size) =
+                let (sum, slack) =
                     product(&shape, w, &activations.values[token * columns..][..columns]);
-                (sum + f64::from(biases[row]), SHARE * size + 1e-6)
+                (sum + f64::from(biases[row]), slack + 1e-6)
             })
             .collect();
         let rows = rows.to_vec();
