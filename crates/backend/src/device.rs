@@ -1,6 +1,6 @@
 //! A device as the engine sees it.
 
-use trine_model::{Model, Plan, Workload};
+use trine_model::{Model, Plan, Width, Workload};
 
 use crate::aside::LoadAside;
 use crate::batch::ProgramOptions;
@@ -26,10 +26,26 @@ pub struct Members<'a> {
     pub layers: LayerChoice,
 }
 
+/// Measures a streaming read of a device's memory, in bytes per second.
+pub type Reader = Box<dyn FnMut() -> Result<f64, BackendError>>;
+
 /// Something that runs Plans.
-pub trait Device {
+pub trait Device: Send + Sync {
     /// Returns its name and kind, for people: `cpu (avx2, 2 threads)`.
     fn name(&self) -> String;
+
+    /// Returns the UUID of a GPU, which no other device of this machine has.
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
+
+    /// Returns what measures reads of the device's memory; `None` if a processor reads it.
+    ///
+    /// # Errors
+    /// [`BackendError`] if there is not enough memory to measure with, or the device fails.
+    fn reader(&self) -> Result<Option<Reader>, BackendError> {
+        Ok(None)
+    }
 
     /// Binds a Plan of a model to this device: uploads or repacks weights, allocates caches and
     /// scratch memory. Nothing is allocated after that.
@@ -114,6 +130,23 @@ pub trait Device {
         _workload: Workload,
     ) -> Result<usize, BackendError> {
         Ok(plan.steps.len())
+    }
+
+    /// Lists the launches of a step, for people. The step has `width.tokens` tokens, of which
+    /// `width.outputs` have logits, in a Program of the Plan with these options; `is_lone` says
+    /// that each token is of another sequence. `None` if the device runs the steps of a Plan one
+    /// by one.
+    ///
+    /// # Errors
+    /// As [`Device::launches`].
+    fn explain(
+        &self,
+        _plan: &Plan,
+        _options: &ProgramOptions,
+        _width: Width,
+        _is_lone: bool,
+    ) -> Result<Option<String>, BackendError> {
+        Ok(None)
     }
 
     /// Forecasts the seconds of a step with the rows of `workload` in a Program of the Plan with

@@ -42,7 +42,7 @@ mod tower;
 
 pub use aside::{Aside, Handed, LoadAside};
 pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SOFT, SequenceView, Span};
-pub use device::{Device, LayerChoice, Members};
+pub use device::{Device, LayerChoice, Members, Reader};
 pub use device_memory::{DeviceMemory, MemoryKind};
 pub use error::BackendError;
 pub use gather::{gather, table_row};

@@ -1,6 +1,5 @@
 //! Experts that another device computes: here both devices are the scalar reference.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -76,7 +75,7 @@ fn memory_decides_where_experts_are() {
     let (expected, _) = run(&ReferenceDevice::new());
     // Layers on the device, and layers whose experts are aside.
     let placed_with = |free: u64, has: u64| {
-        let small = Small { device: reference(), free: Some(free), has, loads: Rc::default() };
+        let small = Small { device: reference(), free: Some(free), has, loads: Arc::default() };
         let group = DeviceGroup::new(vec![reference(), Box::new(small)], LayerChoice::Fitting);
         let (logits, facts) = run(&group);
         assert_eq!(logits, expected, "{free} bytes");

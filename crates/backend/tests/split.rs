@@ -1,7 +1,7 @@
 //! Two devices that share a model: here both are the scalar reference.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
@@ -92,14 +92,14 @@ fn goldens_do_not_depend_on_the_cut() {
 }
 
 /// Returns the reference with a memory. What it says of it need not be true.
-fn limited(free: Option<u64>, has: u64, loads: &Rc<Cell<usize>>) -> Box<dyn Device> {
+fn limited(free: Option<u64>, has: u64, loads: &Arc<AtomicUsize>) -> Box<dyn Device> {
     Box::new(Small { device: reference(), free, has, loads: loads.clone() })
 }
 
 /// Layers on a second device that says one thing of its memory and has another; `None` for the
 /// whole model on one device.
 fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) -> (Loaded, usize) {
-    let loads = Rc::new(Cell::new(0));
+    let loads = Arc::new(AtomicUsize::new(0));
     let second = limited(says, has, &loads);
     let device = DeviceGroup::new(vec![reference(), second], choice);
     let loaded = match device.load_plan(model, model.plan(), &OPTIONS) {
@@ -124,7 +124,7 @@ fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) ->
         Err(BackendError::OutOfMemory { .. }) => Loaded::Nothing,
         Err(error) => panic!("{error}"),
     };
-    (loaded, loads.get())
+    (loaded, loads.load(Ordering::Relaxed))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ fn what_is_taken_is_not_free() {
     let model = Golden::load("gemma3-a").model;
     let plan = model.plan();
     let says = Some(needed(&model, plan.layers()) + 1000);
-    let loads = Rc::new(Cell::new(0));
+    let loads = Arc::new(AtomicUsize::new(0));
     let second = limited(says, u64::MAX, &loads);
     let device = DeviceGroup::new(vec![reference(), second], LayerChoice::Fitting);
     let last = |found: &placement::Placement| {
@@ -186,7 +186,7 @@ fn what_is_taken_is_not_free() {
     assert_eq!(layers(&[0, 1001]).0, 1);
     assert!(layers(&[0, 1001]).1 < plan.layers());
     assert_eq!(layers(&[0, u64::MAX]).0, 0);
-    assert_eq!(loads.get(), 0);
+    assert_eq!(loads.load(Ordering::Relaxed), 0);
     for taken in [&[][..], &[0, 1001], &[0, u64::MAX]] {
         let (_, found) = placement::load(&model, &plan, &device, &demand, taken).unwrap();
         assert_eq!(last(&found), layers(taken), "{taken:?}");
@@ -284,7 +284,7 @@ fn steps_in_flight_do_not_change_one_another() {
         })
     };
     let mut whole = reference().load_plan(&model, model.plan(), &options).unwrap();
-    let own = || -> Box<dyn Device> { limited(None, u64::MAX, &Rc::default()) };
+    let own = || -> Box<dyn Device> { limited(None, u64::MAX, &Arc::default()) };
     let devices = DeviceGroup::new(vec![own(), own()], LayerChoice::Fitting);
     let mut program = devices.load_plan(&model, model.plan(), &options).unwrap();
     assert_eq!(program.facts().depth, 2);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use memmap2::MmapMut;
+use trine_backend::{Device, Reader};
 use trine_cpu::isa::Isa;
 use trine_cpu::vector::VectorKernels;
-use trine_vulkan::{ReadSpeed, VulkanDevice};
 
 use crate::machine;
 use crate::words;
@@ -115,7 +115,7 @@ pub enum Yardstick {
     /// The memory of the processor.
     Processor(Bandwidth),
     /// The memory of a GPU.
-    Gpu(Box<ReadSpeed>),
+    Gpu(Reader),
 }
 
 impl Yardstick {
@@ -123,9 +123,9 @@ impl Yardstick {
     ///
     /// # Errors
     /// Returns an error if there is not enough memory to measure with, or the GPU fails.
-    pub fn new(gpu: Option<&VulkanDevice>, threads: usize) -> Result<Self> {
-        match gpu {
-            Some(gpu) => Ok(Yardstick::Gpu(Box::new(ReadSpeed::new(&gpu.gpu())?))),
+    pub fn new(gpu: Option<&dyn Device>, threads: usize) -> Result<Self> {
+        match gpu.map(Device::reader).transpose()?.flatten() {
+            Some(reader) => Ok(Yardstick::Gpu(reader)),
             None => Ok(Yardstick::Processor(Bandwidth::new(threads)?)),
         }
     }
@@ -137,7 +137,7 @@ impl Yardstick {
     pub fn measure(&mut self) -> Result<f64> {
         match self {
             Yardstick::Processor(bandwidth) => Ok(bandwidth.measure()),
-            Yardstick::Gpu(speed) => Ok(speed.measure()?),
+            Yardstick::Gpu(read) => Ok(read()?),
         }
     }
 }

@@ -7,6 +7,7 @@ use etcetera::BaseStrategy;
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice, Partner};
 use trine_cpu::CpuDevice;
+pub use trine_vulkan::INVARIANT_ROWS;
 use trine_vulkan::{Choice, PipelineCache, Settled, Tuning, TuningMode, VulkanDevice};
 
 use crate::failure::usage;
@@ -162,27 +163,11 @@ impl DeviceChoice {
                 "--device {} is a machine for `explain` and `plan`, which run nothing; `trine doctor` lists the devices here",
                 words::harmless(name)
             ))),
-            (DeviceChoice::Reference, _) => {
-                let device = Box::new(ReferenceDevice::new());
-                Ok(Opened {
-                    device,
-                    gpus: Vec::new(),
-                    layers: None,
-                    threads: 1,
-                    processor: None,
-                    npu: None,
-                })
-            }
+            (DeviceChoice::Reference, _) => Ok(Opened::alone(ReferenceDevice::new(), 1, None)),
             (DeviceChoice::Cpu, _) | (DeviceChoice::Auto | DeviceChoice::Vulkan(_), Some(0)) => {
                 let device = CpuDevice::new(threads, None)?;
-                Ok(Opened {
-                    gpus: Vec::new(),
-                    layers: None,
-                    threads: device.threads(),
-                    processor: Some(device.clone()),
-                    device: Box::new(device),
-                    npu: None,
-                })
+                let lender = Some(Lender::Processor(device.clone()));
+                Ok(Opened::alone(device.clone(), device.threads(), lender))
             }
             (DeviceChoice::Vulkan(choices), layers) => {
                 let open = |choice: &Choice| {
@@ -204,7 +189,7 @@ impl DeviceChoice {
                         words::harmless(&devices[first].name()),
                     )));
                 }
-                Opened::gpus(
+                Opened::of_gpus(
                     devices.into_iter().map(|found| gpu.apply(library, found)).collect(),
                     threads,
                     layers,
@@ -212,7 +197,7 @@ impl DeviceChoice {
             }
             (DeviceChoice::Auto, layers) => {
                 match (VulkanDevice::open(Choice::Best, cache(), library.callbacks.loading()), layers) {
-                    (Ok(device), layers) => Opened::gpus(vec![gpu.apply(library, device)], threads, layers),
+                    (Ok(device), layers) => Opened::of_gpus(vec![gpu.apply(library, device)], threads, layers),
                     (Err(reason), Some(layers)) => Err(reason).with_context(|| {
                         format!("--gpu-layers {layers} needs a GPU; leave it out to run on the processor")
                     }),
@@ -282,6 +267,11 @@ impl GpuOptions {
         Self { option: "--device", tuning, batch_invariant: false }
     }
 
+    /// Returns options for what does not run: earlier measurements are used, and none is made.
+    pub fn kept() -> Self {
+        Self::tuned(TuningMode::Kept)
+    }
+
     fn apply(self, library: &ModelLibrary, device: VulkanDevice) -> VulkanDevice {
         let progress = library.callbacks.tuning(&device.gpu().capabilities().name);
         let (cache, settled) = (cache(), SETTLED.get_or_init(Settled::default).clone());
@@ -306,34 +296,73 @@ pub fn layer_choice(layers: Option<usize>) -> LayerChoice {
 /// A device, ready to load models.
 pub struct Opened {
     /// The device.
-    pub device: Box<dyn Device>,
+    pub device: Arc<dyn Device>,
     /// Its GPUs; if there are any, the device is a group of which the processor is the first.
-    pub gpus: Vec<VulkanDevice>,
+    pub gpus: Vec<Arc<dyn Device>>,
     /// How many layers they run, if that was chosen.
-    layers: Option<usize>,
+    layers: LayerChoice,
     /// Threads of the processor if it takes part.
     pub threads: usize,
-    /// The processor, if it is the device.
-    pub processor: Option<CpuDevice>,
+    /// What can have a partner for prompts, if there is such a device.
+    lender: Option<Lender>,
     /// What computes a part of prompts beside the processor or the GPU.
     pub npu: Option<Arc<dyn Partner>>,
+    /// Whether it is in another machine, and loads nothing.
+    pub is_absent: bool,
+}
+
+/// A device that can have a partner for prompts.
+#[derive(Clone)]
+enum Lender {
+    Processor(CpuDevice),
+    Gpu(VulkanDevice),
 }
 
 impl Opened {
-    /// Opens GPUs, and the processor for the layers that they do not run.
-    fn gpus(
+    /// Returns a device by itself, with the threads of the processor that it takes.
+    fn alone(device: impl Device + 'static, threads: usize, lender: Option<Lender>) -> Self {
+        let (device, layers) = (Arc::new(device), LayerChoice::Fitting);
+        let gpus = Vec::new();
+        Self { device, gpus, layers, threads, lender, npu: None, is_absent: false }
+    }
+
+    /// Opens the processor for the layers that GPUs do not run.
+    fn of_gpus(
         gpus: Vec<VulkanDevice>,
         threads: Option<usize>,
         layers: Option<usize>,
     ) -> Result<Self> {
         let processor = CpuDevice::new(threads, None)?;
         let threads = processor.threads();
-        let choice = layer_choice(layers);
-        let mut devices: Vec<Box<dyn Device>> = vec![Box::new(processor)];
-        devices.extend(gpus.iter().map(|gpu| -> Box<dyn Device> { Box::new(gpu.clone()) }));
-        let device = DeviceGroup::new(devices, choice);
-        let device = Box::new(device);
-        Ok(Self { device, gpus, layers, threads, processor: None, npu: None })
+        let lender = if let [gpu] = &gpus[..] { Some(Lender::Gpu(gpu.clone())) } else { None };
+        let gpus = gpus.into_iter().map(|gpu| -> Arc<dyn Device> { Arc::new(gpu) }).collect();
+        let opened = Self::group(Arc::new(processor), gpus, layer_choice(layers));
+        Ok(Self { threads, lender, ..opened })
+    }
+
+    fn group(processor: Arc<dyn Device>, gpus: Vec<Arc<dyn Device>>, layers: LayerChoice) -> Self {
+        let all = std::iter::once(processor).chain(gpus.iter().cloned()).collect();
+        Self { gpus, layers, ..Self::alone(DeviceGroup::sharing(all, layers), 0, None) }
+    }
+
+    /// Returns the devices of a machine that is not here.
+    pub(crate) fn absent(
+        processor: Arc<dyn Device>,
+        gpu: Arc<dyn Device>,
+        layers: LayerChoice,
+    ) -> Self {
+        Self { is_absent: true, ..Self::group(processor, vec![gpu], layers) }
+    }
+
+    /// Returns the device if it is no GPU, else the processor.
+    ///
+    /// # Errors
+    /// Returns an error if the processor cannot be used.
+    pub fn processor(&self) -> Result<Arc<dyn Device>> {
+        Ok(match self.gpus.is_empty() {
+            true => Arc::clone(&self.device),
+            false => Arc::new(CpuDevice::new(Some(self.threads), None)?),
+        })
     }
 
     /// Returns the device that can have a partner for prompts: the processor, or a single GPU.
@@ -341,17 +370,18 @@ impl Opened {
     /// # Errors
     /// Returns an error if there is no such device.
     pub fn lender(&self) -> Result<&dyn Device> {
-        match (&self.processor, &self.gpus[..]) {
-            (Some(processor), _) => Ok(processor),
-            (None, [gpu]) if gpu.is_invariant() => Err(usage(
-                "--npu has no part in --batch-invariant on a GPU, whose steps are too short for it; leave out one of them"
+        match &self.lender {
+            Some(Lender::Processor(processor)) => Ok(processor),
+            Some(Lender::Gpu(gpu)) if gpu.is_invariant() => Err(usage(
+                "--npu has no part in --batch-invariant on a GPU, whose steps are too short for \
+                 it; leave out one of them"
                     .to_owned(),
             )),
-            (None, [gpu]) => Ok(gpu),
-            (None, []) => Err(usage(
+            Some(Lender::Gpu(gpu)) => Ok(gpu),
+            None if self.gpus.is_empty() => Err(usage(
                 "--npu helps the CPU or a GPU: add --device cpu, or leave out --npu".to_owned(),
             )),
-            (None, _) => Err(usage(
+            None => Err(usage(
                 "--npu helps one GPU: name one with --device, or leave out --npu".to_owned(),
             )),
         }
@@ -364,14 +394,21 @@ impl Opened {
     pub fn with_partner(self, partner: Arc<dyn Partner>) -> Result<Self> {
         self.lender()?;
         let npu = Some(Arc::clone(&partner));
-        if let Some(processor) = &self.processor {
-            let device = processor.clone().with_partner(partner);
-            return Ok(Self { device: Box::new(device), npu, ..self });
-        }
-        let beside = |gpu: VulkanDevice| gpu.with_partner(Arc::clone(&partner));
-        let gpus = self.gpus.into_iter().map(beside).collect();
-        let opened = Self::gpus(gpus, Some(self.threads), self.layers)?;
-        Ok(Self { npu, ..opened })
+        Ok(match self.lender {
+            Some(Lender::Processor(processor)) => Self {
+                device: Arc::new(processor.with_partner(partner)),
+                npu,
+                lender: None,
+                ..self
+            },
+            Some(Lender::Gpu(gpu)) => {
+                let gpus: Vec<Arc<dyn Device>> = vec![Arc::new(gpu.with_partner(partner))];
+                let processor = Arc::new(CpuDevice::new(Some(self.threads), None)?);
+                let group = Self::group(processor, gpus, self.layers);
+                Self { threads: self.threads, npu, ..group }
+            }
+            None => self,
+        })
     }
 }
 

@@ -467,7 +467,7 @@ pub fn device_of<'a>(
 ) -> &'a dyn Device {
     match (own, opened.gpus.first()) {
         (Some(own), _) => own.device.as_ref(),
-        (None, Some(gpu)) if is_on_first_gpu(settings, opened) => gpu,
+        (None, Some(gpu)) if is_on_first_gpu(settings, opened) => gpu.as_ref(),
         (None, _) => opened.device.as_ref(),
     }
 }
@@ -475,7 +475,8 @@ pub fn device_of<'a>(
 /// Returns whether a draft model without a device of its own is on the first of the model's GPUs
 /// only.
 pub fn is_on_first_gpu(settings: &Options, opened: &Opened) -> bool {
-    opened.gpus.len() > 1 || !opened.gpus.is_empty() && settings.gpu_layers.is_some()
+    let has_layers = settings.gpu_layers.is_some_and(|layers| layers > 0);
+    opened.gpus.len() > 1 || !opened.gpus.is_empty() && has_layers
 }
 
 /// The control tokens that begin a turn of a conversation. Those that end one are end ids.

@@ -16,6 +16,7 @@
 //!
 //! Nothing here reads a clock, a file or a device.
 
+pub(crate) mod absent;
 pub mod drafts;
 mod npu;
 mod presets;

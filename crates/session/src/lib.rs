@@ -22,6 +22,7 @@ pub mod failure;
 pub mod fetch;
 pub mod fitting;
 pub mod forecast;
+pub mod gpus;
 pub mod header;
 pub mod library;
 pub mod machine;

@@ -1,6 +1,6 @@
 //! This machine as a [`Machine`]: the rates that its memory and a device's matrix products reach.
 
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -10,12 +10,11 @@ use trine_backend::{
 use trine_model::{
     Buffer, BufferId, Goal, KvType, Model, Op, Plan, Product, Rows, Step, Weight, WeightId, Width,
 };
-use trine_vulkan::capabilities::{DeviceKind, MemoryHeap};
-use trine_vulkan::{Gpu, ReadSpeed};
 
 use crate::bandwidth::Bandwidth;
 use crate::failure::please_report;
 use crate::forecast::{Basis, BasisKind, Machine, PREFILL};
+use crate::gpus::{self, DeviceKind};
 use crate::library::ModelLibrary;
 use crate::machine;
 use crate::statistics::Summary;
@@ -61,19 +60,36 @@ pub fn processor_reads(library: &ModelLibrary, threads: usize) -> Result<Reads> 
     reads(&passes, how, machine::total_memory())
 }
 
-/// Measures streaming reads of a GPU of this machine.
+/// Measures streaming reads of a GPU of this machine, which has this memory for models.
 ///
 /// # Errors
-/// Returns an error if the GPU does not have enough memory to measure with, or fails.
-pub fn gpu_reads(gpu: &Arc<Gpu>) -> Result<Reads> {
-    let mut speed = ReadSpeed::new(gpu)?;
+/// Returns an error if the GPU fails.
+pub fn gpu_reads<E: Into<anyhow::Error>>(
+    mut read: impl FnMut() -> Result<f64, E>,
+    memory_bytes: Option<u64>,
+) -> Result<Reads> {
     // The first pass wakes the GPU's clocks and is not counted.
-    speed.measure()?;
-    let passes = (0..GPU_READS).map(|_| speed.measure()).collect::<Result<Vec<f64>, _>>()?;
+    read().map_err(Into::into)?;
+    let passes =
+        (0..GPU_READS).map(|_| read().map_err(Into::into)).collect::<Result<Vec<f64>>>()?;
     let how = format!("streaming reads of the GPU, median and best of {GPU_READS}");
-    let capabilities = gpu.capabilities();
-    let memory = gpu_memory(capabilities.kind, &capabilities.heaps, machine::total_memory());
-    reads(&passes, how, memory)
+    reads(&passes, how, memory_bytes)
+}
+
+/// Measures the rates of a GPU of this machine with the matrices of a model.
+///
+/// # Errors
+/// Returns an error if the device is no GPU, as [`machine`], and as [`gpu_reads`].
+pub fn gpu_machine(library: &ModelLibrary, gpu: &dyn Device, model: &Model) -> Result<Machine> {
+    let Some(reader) = gpu.reader()? else {
+        bail!("{} is no GPU; {}", gpu.name(), please_report());
+    };
+    let found = gpus::with_uuid(gpu.uuid());
+    let reads = gpu_reads(reader, found.as_ref().and_then(gpus::memory))?;
+    // An NPU shares the memory with the GPU of its own chip only.
+    let is_integrated = found.is_some_and(|found| found.kind == DeviceKind::Integrated);
+    let has_npu = is_integrated && machine::has_npu(Path::new("/sys"));
+    Ok(Machine { has_npu, ..machine(library, gpu, model, &reads)? })
 }
 
 fn reads(passes: &[f64], how: String, memory_bytes: Option<u64>) -> Result<Reads> {
@@ -83,16 +99,6 @@ fn reads(passes: &[f64], how: String, memory_bytes: Option<u64>) -> Result<Reads
         }
         None => bail!("the memory bandwidth was not measured; {}", please_report()),
     }
-}
-
-/// Returns the memory that models can take on a GPU: its own or, if it has none, the part of the
-/// machine's that the driver lets it have.
-pub fn gpu_memory(kind: DeviceKind, heaps: &[MemoryHeap], machine: Option<u64>) -> Option<u64> {
-    let is_discrete = matches!(kind, DeviceKind::Discrete | DeviceKind::Virtual);
-    let heaps = heaps.iter().filter(|heap| heap.device_local || !is_discrete);
-    let bytes = heaps.fold(0_u64, |sum, heap| sum.saturating_add(heap.bytes));
-    let bytes = if is_discrete { bytes } else { machine.map_or(bytes, |all| bytes.min(all)) };
-    (bytes > 0).then_some(bytes)
 }
 
 /// Measures the rates of a device of this machine with the matrices of a model. Reads are measured
@@ -246,20 +252,6 @@ mod tests {
 
     use super::*;
     use crate::model_source::Source;
-
-    #[test]
-    fn memory_of_a_gpu_is_its_own_or_its_share() {
-        let heap = |bytes, device_local| MemoryHeap { bytes, device_local, host_visible: true };
-        let heaps = [heap(10, true), heap(5, false)];
-        let of = |kind, machine| gpu_memory(kind, &heaps, machine);
-        assert_eq!(of(DeviceKind::Discrete, Some(4)), Some(10));
-        assert_eq!(of(DeviceKind::Integrated, Some(32)), Some(15));
-        assert_eq!(of(DeviceKind::Integrated, Some(12)), Some(12));
-        assert_eq!(of(DeviceKind::Integrated, None), Some(15));
-        assert_eq!(gpu_memory(DeviceKind::Discrete, &[], Some(4)), None);
-        let huge = [heap(u64::MAX, true), heap(u64::MAX, true)];
-        assert_eq!(gpu_memory(DeviceKind::Discrete, &huge, None), Some(u64::MAX));
-    }
 
     #[test]
     fn devices_are_measured_with_a_matrix_of_the_model() {

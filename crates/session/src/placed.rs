@@ -3,21 +3,19 @@
 
 pub mod drafts;
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use serde_json::{Value, json};
 use trine_backend::placement::{Part, Site, place};
 use trine_backend::{
-    BLOCK, BackendError, Demand, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
+    BLOCK, BackendError, Demand, Device, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
     ProgramOptions,
 };
 use trine_model::{KvType, Plan, Width, aside};
-use trine_vulkan::Outline;
 
 use crate::forecast::PREFILL;
 use crate::words;
-
-/// Memory assumed of a machine whose GPU shares it: that of the usual machines that run models.
-const SHARED_BYTES: u64 = 32 << 30;
 
 /// Sizes with room for whole contexts, whatever device has them: what a model needs.
 #[derive(Debug, Clone, Copy)]
@@ -91,80 +89,11 @@ pub fn memory_json(memory: &Memory) -> Value {
     })
 }
 
-/// A machine, this one or another: a processor and a GPU.
-#[derive(Clone)]
-pub struct Machine {
-    outline: Outline,
-    gpu: DeviceMemory,
-    processor: DeviceMemory,
-}
-
-impl Machine {
-    /// Makes a machine with a GPU. `bytes` is its memory: the GPU's own or, if it shares the
-    /// processor's, that of both. The GPU can then have half of it, as on Linux unless somebody
-    /// changes that.
-    pub fn new(outline: Outline, bytes: Option<u64>) -> Self {
-        let bytes = bytes.unwrap_or(SHARED_BYTES);
-        let is_shared = outline.capabilities().is_unified();
-        let gpu = outline.memory(if is_shared { bytes / 2 } else { bytes });
-        // The processor's memory beside a GPU with memory of its own is not known. Shared memory is
-        // all free before anything is loaded.
-        let free = is_shared.then_some(bytes);
-        Self { outline, gpu, processor: DeviceMemory::host(free) }
-    }
-
-    /// Returns the machine without the bytes of the processor's and of the GPU's memory that are
-    /// taken; no number stands for none.
-    pub fn less(&self, taken: &[u64]) -> Self {
-        let mut left = self.clone();
-        let memories = [&mut left.processor, &mut left.gpu];
-        for (memory, taken) in memories.into_iter().zip(taken) {
-            memory.free = memory.free.map(|free| free.saturating_sub(*taken));
-        }
-        left
-    }
-
-    /// Decides where a Plan would run.
-    ///
-    /// # Errors
-    /// As [`place`].
-    pub fn place(
-        self,
-        plan: &Plan,
-        layers: LayerChoice,
-        demand: &Demand,
-    ) -> Result<Placed, BackendError> {
-        let outline = &self.outline;
-        let processor = Site {
-            name: "cpu".to_owned(),
-            memory: self.processor,
-            free: self.processor.free,
-            most_rows: None,
-            most_context: None,
-            hands_over: false,
-            forecast: Box::new(Memory::of_plan),
-            timing: Box::new(|_, _, _| None),
-        };
-        let gpu = Site {
-            name: outline.capabilities().label(),
-            memory: self.gpu,
-            free: self.gpu.free,
-            most_rows: outline.most_rows(),
-            most_context: outline.most_context(),
-            hands_over: true,
-            forecast: Box::new(|plan, options| outline.forecast(plan, options)),
-            timing: Box::new(|plan, options, step| outline.step_seconds(plan, options, step)),
-        };
-        let placement = place(plan, &[processor, gpu], layers, demand)?;
-        Ok(Placed::new(placement, vec![self.outline], demand))
-    }
-}
-
 /// Where a model would run.
 pub struct Placed {
     placement: Placement,
     /// The GPUs, which are the sites after the first one.
-    gpus: Vec<Outline>,
+    gpus: Vec<Arc<dyn Device>>,
     /// The context that was asked for, if it is longer than the one that there is memory for.
     longer: Option<usize>,
 }
@@ -182,7 +111,7 @@ pub struct Launches {
 
 impl Placed {
     /// Makes the result of a demand, on sites that are the processor and these GPUs, in this order.
-    pub fn new(placement: Placement, gpus: Vec<Outline>, demand: &Demand) -> Self {
+    pub fn new(placement: Placement, gpus: Vec<Arc<dyn Device>>, demand: &Demand) -> Self {
         let longer = Some(demand.context()).filter(|&asked| asked > placement.options.context);
         Self { placement, gpus, longer }
     }
@@ -243,11 +172,12 @@ impl Placed {
                 let wanted = if is_lone { tokens } else { 1 };
                 let width = Width { tokens, outputs: outputs.min(wanted) };
                 let text = gpu.explain(&part.plan, &part.options, width, is_lone)?;
+                let text = text.unwrap_or_default();
                 all.push(Launches { part: index, step, tokens: Some(tokens), text });
             }
             if let Some(guess) = guess {
                 let width = Width { tokens: 1, outputs: 1 };
-                let text = gpu.explain(guess, &part.options, width, true)?;
+                let text = gpu.explain(guess, &part.options, width, true)?.unwrap_or_default();
                 all.push(Launches { part: index, step: "a guess".to_owned(), tokens: None, text });
             }
         }
@@ -272,7 +202,7 @@ impl Placed {
         }
         for (index, gpu) in self.gpus.iter().enumerate() {
             if !self.placement.parts.iter().any(|part| part.site == index + 1) {
-                text.push_str(&format!("{} runs no layer\n", gpu.capabilities().label()));
+                text.push_str(&format!("{} runs no layer\n", gpu.name()));
             }
         }
         for Launches { part, step, text: lines, .. } in launches {
@@ -346,8 +276,21 @@ mod tests {
     use trine_vulkan::capabilities::{Capabilities, presets};
     use trine_weights::DType;
 
+    use super::drafts::here;
     use super::*;
     use crate::draft::loses;
+    use crate::forecast::absent;
+
+    /// Places a Plan on a machine with a GPU and this memory.
+    fn place_on(
+        (gpu, bytes): (Capabilities, u64),
+        plan: &Plan,
+        layers: Option<usize>,
+        demand: &Demand,
+    ) -> Placed {
+        let opened = absent::machine(gpu, false, Some(bytes), layers);
+        here(&opened, opened.device.as_ref(), plan, demand, &[]).unwrap()
+    }
 
     /// Returns Gemma 3 27B with all matrices in one format.
     fn plan(dtype: DType) -> Plan {
@@ -440,8 +383,7 @@ mod tests {
         let demand = options.demand(262_144).unwrap();
         let plan = plan_with_experts(DType::Q4_0);
         let place = |capabilities: Capabilities, mib: u64, layers| {
-            let machine = Machine::new(Outline::new(capabilities, false), Some(mib << 20));
-            machine.place(&plan, layers, &demand).unwrap()
+            place_on((capabilities, mib << 20), &plan, layers, &demand)
         };
         let found = |placed: &Placed| {
             let parts = placed.placement().parts.iter();
@@ -450,7 +392,7 @@ mod tests {
             };
             parts.map(of_part).collect::<Vec<_>>()
         };
-        let gpu = |mib| found(&place(presets::h200(), mib, LayerChoice::Fitting));
+        let gpu = |mib| found(&place(presets::h200(), mib, None));
         assert_eq!(gpu(24 << 10), [(1, 30, 0)]);
         let [(1, 30, twelve)] = gpu(12 << 10)[..] else { panic!("all layers") };
         let [(1, 30, eight)] = gpu(8 << 10)[..] else { panic!("all layers") };
@@ -458,27 +400,27 @@ mod tests {
         let [(0, first, 0), (1, last, without)] = gpu(1536)[..] else { panic!("{:?}", gpu(1536)) };
         assert_eq!((first + last, without), (30, last));
         // A number of layers is one of whole layers.
-        let given = place(presets::h200(), 12 << 10, LayerChoice::Exactly(9));
+        let given = place(presets::h200(), 12 << 10, Some(9));
         assert_eq!(found(&given), [(0, 21, 0), (1, 9, 0)]);
         // A GPU that shares the processor's memory may have half of it.
-        let shared = place(presets::radeon_780m(), 16 << 10, LayerChoice::Fitting);
+        let shared = place(presets::radeon_780m(), 16 << 10, None);
         let [(1, 30, shared_eight)] = found(&shared)[..] else { panic!("all layers") };
         assert!(shared_eight.abs_diff(eight) <= 1, "{shared_eight}, {eight}");
         for (name, placed) in [
-            ("26b-a4b-8-gib", place(presets::h200(), 8 << 10, LayerChoice::Fitting)),
+            ("26b-a4b-8-gib", place(presets::h200(), 8 << 10, None)),
             ("26b-a4b-16-gib-shared", shared),
-            ("26b-a4b-2-gib", place(presets::h200(), 1536, LayerChoice::Fitting)),
+            ("26b-a4b-2-gib", place(presets::h200(), 1536, None)),
         ] {
             insta::assert_snapshot!(name, placed.text(&[]));
         }
         // Numbers of layers are those of the model, in both forms.
-        let two = place(presets::h200(), 1536, LayerChoice::Fitting);
+        let two = place(presets::h200(), 1536, None);
         let numbers: Vec<usize> = (first..30).collect();
         let json = two.json(&[]);
         assert!(first > 0 && json["parts"][0]["experts_aside"].is_null(), "{json}");
         assert_eq!(json["parts"][1]["experts_aside"]["layers"], json!(numbers));
         // The processor's Plan is shown, and what the GPU hands over.
-        let eight = place(presets::h200(), 8 << 10, LayerChoice::Fitting);
+        let eight = place(presets::h200(), 8 << 10, None);
         let text = eight.text(&eight.launches(1, false, None).unwrap());
         for part in ["sum_experts experts_gated[n,5632]", "delegate", "collect"] {
             assert!(text.contains(part), "{part}: {text}");
@@ -491,10 +433,8 @@ mod tests {
         let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
         let demand = options.demand(262_144).unwrap();
         let plan = plan_with_experts(DType::Q4_0);
-        let [two, eight, twelve, all] = [1536, 8 << 10, 12 << 10, 24 << 10].map(|mib: u64| {
-            let machine = Machine::new(Outline::new(presets::h200(), false), Some(mib << 20));
-            machine.place(&plan, LayerChoice::Fitting, &demand).unwrap()
-        });
+        let [two, eight, twelve, all] = [1536, 8 << 10, 12 << 10, 24 << 10]
+            .map(|mib: u64| place_on((presets::h200(), mib << 20), &plan, None, &demand));
         let reason = |with: &Placed, without: &Placed| {
             loses::<BackendError>(Ok(with.placement()), Ok(without.placement()))
         };
@@ -519,9 +459,8 @@ mod tests {
     /// Places the model on a device with this many GiB.
     fn placed(device: (fn() -> Capabilities, u64), dtype: DType, options: EngineOptions) -> Placed {
         let (capabilities, gib) = device;
-        let machine = Machine::new(Outline::new(capabilities(), false), Some(gib << 30));
         let demand = options.demand(131_072).unwrap();
-        machine.place(&plan(dtype), LayerChoice::Fitting, &demand).unwrap()
+        place_on((capabilities(), gib << 30), &plan(dtype), None, &demand)
     }
 
     /// The text that is printed for 27B on each kind of device.
@@ -585,9 +524,8 @@ mod tests {
             ..EngineOptions::default()
         };
         let place = |plan: &Plan, gpu: fn() -> Capabilities, gib: u64, options: EngineOptions| {
-            let machine = Machine::new(Outline::new(gpu(), false), Some(gib << 30));
             let demand = options.demand(131_072).unwrap();
-            let placed = machine.place(plan, LayerChoice::Fitting, &demand).unwrap();
+            let placed = place_on((gpu(), gib << 30), plan, None, &demand);
             (placed.placement.running, placed.placement.options.context)
         };
         let [small, large] = [small_plan(DType::Q4_0), plan(DType::Q4_0)];

@@ -7,10 +7,9 @@ use std::thread::Builder;
 
 use anyhow::{Context, Result, anyhow, bail};
 use trine_backend::placement::PLACES_MAX;
-use trine_backend::{BackendError, Facts, MemoryKind, Partner, Program, Share, placement};
+use trine_backend::{BackendError, Device, Facts, MemoryKind, Partner, Program, Share, placement};
 use trine_engine::{Engine, EngineError, EngineOptions, Guess};
 use trine_model::{Model, Weight, Workload};
-use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
 
 use crate::device::{DeviceChoice, GpuOptions, Opened};
@@ -111,7 +110,7 @@ pub struct Session {
     /// The device that runs it, for people and reports.
     pub device: String,
     /// The GPU, if it runs the whole model.
-    pub gpu: Option<VulkanDevice>,
+    pub gpu: Option<Arc<dyn Device>>,
     /// Threads of the processor that run it.
     pub threads: usize,
     /// The model that guesses tokens for it, if one does.
@@ -238,7 +237,7 @@ impl Session {
         let has_host = shares.iter().any(|share| share.device_memory.kind == MemoryKind::Host);
         let reduced = settings.gpu_layers.is_none() && has_host;
         // Its name may be that of another one too.
-        let gpu = gpus.into_iter().find(|gpu| Some(gpu.uuid()) == *runs_on_gpu);
+        let gpu = gpus.into_iter().find(|gpu| runs_on_gpu.is_some() && gpu.uuid() == *runs_on_gpu);
         let threads = if gpu.is_some() { 1 } else { threads };
         let rows = engine.limits().picture.unwrap_or(0);
         let seat = settings.seat_for(library, seat, &model, rows)?;

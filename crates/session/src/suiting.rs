@@ -7,15 +7,14 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{EntryState, StoreEntry};
-use trine_vulkan::TuningMode;
-use trine_vulkan::capabilities::DeviceKind;
 
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::embedded::Embedded;
 use crate::fitting::{CONTEXT, Room};
 use crate::forecast::{Machine, Work};
+use crate::gpus::{self, DeviceKind};
 use crate::library::ModelLibrary;
-use crate::{machine, measured, words};
+use crate::{measured, words};
 
 /// The context in tokens at which speed is forecast: a few questions and answers.
 const SPOKEN: u64 = 2048;
@@ -66,8 +65,7 @@ impl Suited {
     /// # Errors
     /// Returns an error if there is no memory to measure with.
     pub fn measured(library: &ModelLibrary) -> Result<Self> {
-        let cpu =
-            DeviceChoice::Cpu.open(library, None, None, GpuOptions::tuned(TuningMode::Off))?;
+        let cpu = DeviceChoice::Cpu.open(library, None, None, GpuOptions::kept())?;
         let processor = measured::processor_reads(library, cpu.threads)?.usual;
         drop(cpu);
         Ok(Self::of(Room::now(), Some(processor), GpuRoom::measured()))
@@ -222,16 +220,16 @@ pub fn about_demo(name: &str, here: &[StoreEntry]) -> Option<String> {
 impl GpuRoom {
     /// Describes the GPU that models run on, if there is one that can be used.
     fn unmeasured() -> Option<Self> {
-        let found = trine_vulkan::best_device()?.capabilities;
-        let bytes = measured::gpu_memory(found.kind, &found.heaps, machine::total_memory())?;
+        let found = gpus::best_device()?.capabilities;
+        let bytes = gpus::memory(&found)?;
         let is_shared = found.kind == DeviceKind::Integrated;
         Some(Self { name: found.name, bytes, rate: None, is_shared })
     }
 
     /// Does the same, and measures how fast it reads.
     fn measured() -> Option<Self> {
-        let found = trine_vulkan::open_gpu(&trine_vulkan::Choice::Best, None).ok()?;
-        let rate = measured::gpu_reads(&found).ok()?.usual;
+        let reader = gpus::open(None).and_then(|gpu| gpus::reader(&gpu)).ok()?;
+        let rate = measured::gpu_reads(reader, None).ok()?.usual;
         Some(Self { rate: Some(rate), ..Self::unmeasured()? })
     }
 }

@@ -10,7 +10,6 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use trine_backend::placement::Placement;
-use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BackendError, Device, Memory, ProgramOptions, TowerProgram};
 use trine_cpu::CpuDevice;
 use trine_engine::{RunsTower, Sight, Tower, TowerInput};
@@ -31,7 +30,7 @@ const KV: KvType = KvType::F16;
 
 /// Where a tower will run, and what it will take there.
 pub struct Seat {
-    device: Box<dyn Device + Send>,
+    device: Arc<dyn Device>,
     /// Threads of the processor, for a tower that a GPU turns out not to run.
     threads: usize,
     memory: Memory,
@@ -106,7 +105,7 @@ impl Seat {
         let gpu = opened.gpus.first()?;
         let (plan, options) = (model.tower_plan(false), options(config));
         let seat = || Self {
-            device: Box::new(gpu.clone()),
+            device: Arc::clone(gpu),
             threads: opened.threads,
             memory: gpu.forecast(&plan, &options),
             is_on_gpu: true,
@@ -117,11 +116,7 @@ impl Seat {
     /// Returns a place on the processor, or on the device that is neither that nor a GPU.
     fn on_processor(model: &Model, config: &TowerConfig, opened: &Opened) -> Result<Self> {
         let (plan, options, threads) = (model.tower_plan(false), options(config), opened.threads);
-        let device: Box<dyn Device + Send> = match &opened.processor {
-            Some(processor) => Box::new(processor.clone()),
-            None if opened.gpus.is_empty() => Box::new(ReferenceDevice::new()),
-            None => Box::new(CpuDevice::new(Some(threads), None)?),
-        };
+        let device = opened.processor()?;
         let memory = device.forecast(&plan, &options);
         Ok(Self { device, threads, memory, is_on_gpu: false })
     }

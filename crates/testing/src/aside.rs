@@ -1,7 +1,7 @@
 //! Devices that leave experts to others, or have less memory.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trine_backend::{
     Aside, BackendError, Device, DeviceMemory, Memory, MemoryKind, Program, ProgramOptions,
@@ -52,12 +52,12 @@ pub struct Small {
     /// The bytes that are free.
     pub has: u64,
     /// How many Plans it was asked to load.
-    pub loads: Rc<Cell<usize>>,
+    pub loads: Arc<AtomicUsize>,
 }
 
 impl Small {
     fn check(&self, plan: &Plan, options: &ProgramOptions) -> Result<(), BackendError> {
-        self.loads.set(self.loads.get() + 1);
+        self.loads.fetch_add(1, Ordering::Relaxed);
         let needed = self.forecast(plan, options).total();
         let (what, device) = ("weights".to_owned(), self.name());
         match needed > self.has {

@@ -1,11 +1,12 @@
 //! What the backend asks of a device: its facts, its memory, and loading.
 
 use trine_backend::{
-    BackendError, Device, DeviceMemory, LoadAside, Memory, Program, ProgramOptions,
+    BackendError, Device, DeviceMemory, LoadAside, Memory, Program, ProgramOptions, Reader,
 };
-use trine_model::{Model, Plan, Workload};
+use trine_model::{Model, Plan, Width, Workload};
 
 use crate::device::VulkanDevice;
+use crate::kernels::read::ReadSpeed;
 use crate::program::VulkanProgram;
 
 impl Device for VulkanDevice {
@@ -14,6 +15,16 @@ impl Device for VulkanDevice {
             Some(partner) => format!("{}, with it {} for prompts", self.label(), partner.name()),
             None => self.label(),
         }
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        Some(self.gpu().capabilities().uuid)
+    }
+
+    fn reader(&self) -> Result<Option<Reader>, BackendError> {
+        let name = self.label();
+        let mut speed = ReadSpeed::new(&self.gpu()).map_err(|error| error.on(&name))?;
+        Ok(Some(Box::new(move || speed.measure().map_err(|error| error.on(&name)))))
     }
 
     fn load_plan(
@@ -62,6 +73,16 @@ impl Device for VulkanDevice {
         workload: Workload,
     ) -> Result<usize, BackendError> {
         self.outline().launches(plan, options, workload)
+    }
+
+    fn explain(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+        width: Width,
+        is_lone: bool,
+    ) -> Result<Option<String>, BackendError> {
+        self.outline().explain(plan, options, width, is_lone).map(Some)
     }
 
     fn step_seconds(

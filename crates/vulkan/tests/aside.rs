@@ -1,6 +1,5 @@
 //! Experts that another device computes for the GPU.
 
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -115,7 +114,7 @@ fn memory_decides_where_experts_are() {
         // Memory comes in blocks: some layers' experts may make no difference.
         let layers = forecasts.iter().position(|other| other.total() <= memory.total()).unwrap();
         let free = memory.total();
-        let (device, loads) = (Box::new(device.clone()), Rc::default());
+        let (device, loads) = (Box::new(device.clone()), Arc::default());
         let small = Small { device, free: Some(free), has: free, loads };
         let group = DeviceGroup::new(vec![cpu(), Box::new(small)], LayerChoice::Fitting);
         let mut program = group.load_plan(&model, plan.clone(), &OPTIONS).unwrap();

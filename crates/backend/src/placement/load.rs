@@ -1,5 +1,7 @@
 //! Loads a model as placement decides, and places it again if memory turns out to be short.
 
+use std::sync::Arc;
+
 use trine_model::{Model, Plan, aside, cut};
 
 use super::place::place;
@@ -19,7 +21,7 @@ const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
 /// Devices that share a model, in the order in which they run its layers: the processor first, if
 /// it takes part.
 pub struct DeviceGroup {
-    members: Vec<Box<dyn Device>>,
+    members: Vec<Arc<dyn Device>>,
     layers: LayerChoice,
 }
 
@@ -27,6 +29,11 @@ impl DeviceGroup {
     /// Creates a group of at least one device. The processor takes the layers that the others have
     /// no room for; `layers` is how many the others take together.
     pub fn new(members: Vec<Box<dyn Device>>, layers: LayerChoice) -> Self {
+        Self::sharing(members.into_iter().map(Into::into).collect(), layers)
+    }
+
+    /// Does the same with devices that others use too.
+    pub fn sharing(members: Vec<Arc<dyn Device>>, layers: LayerChoice) -> Self {
         Self { members, layers }
     }
 }

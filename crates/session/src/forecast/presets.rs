@@ -1,9 +1,13 @@
 //! Machines whose rates are known well enough for a forecast.
 
+use std::sync::Arc;
+
+use trine_backend::Device;
 use trine_backend::rates::Rates;
 use trine_vulkan::capabilities::{Capabilities, presets as vulkan, rates};
 
-use super::{Basis, BasisKind, Machine};
+use super::{Basis, BasisKind, Machine, absent};
+use crate::device::Opened;
 use BasisKind::{Assumed, Measured, Published};
 
 /// The known rates of a machine, from which a [`Machine`] is made.
@@ -11,13 +15,13 @@ pub struct Preset {
     /// The name that is typed for the machine.
     pub key: &'static str,
     /// What its GPU can do.
-    pub gpu: fn() -> Capabilities,
+    gpu: fn() -> Capabilities,
     /// Other spellings, without punctuation.
     aliases: &'static [&'static str],
     name: &'static str,
     rates: Rates,
     /// The bytes of the GPU's own memory, if it has any.
-    pub memory_bytes: Option<u64>,
+    memory_bytes: Option<u64>,
     /// Whether such chips have an XDNA1 NPU.
     has_npu: bool,
     sources: &'static [(BasisKind, &'static str)],
@@ -147,6 +151,17 @@ impl Preset {
             has_npu: self.has_npu,
             sources: self.sources.iter().map(source).collect(),
         }
+    }
+
+    /// Returns its GPU, with the memory that it has of its own.
+    pub fn gpu(&self) -> Arc<dyn Device> {
+        absent::gpu((self.gpu)(), false, self.memory_bytes.unwrap_or(0))
+    }
+
+    /// Returns its devices, with `bytes` of memory in place of its own; `layers` is how many layers
+    /// the GPU runs, if that was chosen.
+    pub fn devices(&self, is_invariant: bool, bytes: Option<u64>, layers: Option<usize>) -> Opened {
+        absent::machine((self.gpu)(), is_invariant, bytes.or(self.memory_bytes), layers)
     }
 }
 

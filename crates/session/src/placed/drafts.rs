@@ -2,30 +2,23 @@
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use trine_backend::LayerChoice;
-use trine_backend::{Demand, Memory, MemoryKind, Placement, placement};
+use trine_backend::{BackendError, Demand, Device, Memory, MemoryKind, Placement, placement};
 use trine_model::{Plan, Weight, names};
-use trine_vulkan::VulkanDevice;
 
-use crate::device::{Opened, layer_choice};
+use crate::device::Opened;
 use crate::draft::{self, Draft};
 use crate::forecast::drafts::Guessing;
 use crate::options::Options;
-use crate::placed::{Machine, Placed};
+use crate::placed::Placed;
 use crate::session::formats;
 use crate::words;
 
 /// Where a model and its draft model would run.
-pub enum Devices {
-    /// On devices of this machine; the draft model may have one of its own.
-    Here {
-        /// Those of the model.
-        opened: Opened,
-        /// That of the draft model.
-        own: Option<Box<Opened>>,
-    },
-    /// On another machine.
-    Elsewhere(Box<Machine>),
+pub struct Devices {
+    /// The devices of the model, here or of another machine.
+    pub opened: Opened,
+    /// The device that the draft model has for itself.
+    pub own: Option<Box<Opened>>,
 }
 
 /// A draft model on its device before it is loaded.
@@ -46,21 +39,11 @@ impl Devices {
     pub fn place(
         &self,
         plan: &Plan,
-        settings: &Options,
         demand: &Demand,
         draft: Option<&PlacedDraft>,
     ) -> Result<Placed> {
         let taken = draft.map_or(&[][..], |draft| &draft.taken);
-        Ok(match self {
-            Self::Here { opened, .. } => here(
-                opened,
-                placement::decide(plan, opened.device.as_ref(), demand, taken)?,
-                demand,
-            ),
-            Self::Elsewhere(machine) => {
-                machine.less(taken).place(plan, layer_choice(settings.gpu_layers), demand)?
-            }
-        })
+        Ok(here(&self.opened, self.opened.device.as_ref(), plan, demand, taken)?)
     }
 
     /// Decides where a draft model would run.
@@ -76,28 +59,16 @@ impl Devices {
         let options = draft.options(settings, sizes);
         let demand = options.demand(draft.model.config().context)?;
         let plan = options.plan(&draft.model);
-        let placed = match self {
-            Self::Here { opened, own } => {
-                let device = draft::device_of(own.as_deref(), settings, opened);
-                let found = placement::decide(&plan, device, &demand, &[]);
-                here(opened, found.with_context(|| draft.not_loaded(device))?, &demand)
-            }
-            Self::Elsewhere(machine) => {
-                let layers = match settings.gpu_layers {
-                    None => LayerChoice::Fitting,
-                    Some(0) => LayerChoice::Exactly(0),
-                    // All of it is on the GPU where the model is on both.
-                    Some(_) => LayerChoice::Exactly(usize::MAX),
-                };
-                let found = machine.less(&[]).place(&plan, layers, &demand);
-                found.with_context(|| {
-                    format!(
-                        "the draft model {} has no room there; --draft ngram needs no model",
-                        words::harmless(&draft.source.name())
-                    )
-                })?
-            }
-        };
+        let Self { opened, own } = self;
+        let device = draft::device_of(own.as_deref(), settings, opened);
+        let placed = here(opened, device, &plan, &demand, &[]);
+        let placed = placed.with_context(|| match opened.is_absent {
+            false => draft.not_loaded(device),
+            true => format!(
+                "the draft model {} has no room there; --draft ngram needs no model",
+                words::harmless(&draft.source.name())
+            ),
+        })?;
         Ok(PlacedDraft {
             name: draft.source.name(),
             formats: formats(&draft.model).join(" "),
@@ -111,21 +82,15 @@ impl Devices {
     /// then GPUs.
     fn taken(&self, placement: &Placement, settings: &Options) -> Vec<u64> {
         let gpus_of = |opened: &Opened| -> Vec<Option<[u8; 16]>> {
-            let gpus = opened.gpus.iter().map(|gpu| Some(gpu.uuid()));
-            std::iter::once(None).chain(gpus).collect()
+            std::iter::once(None).chain(opened.gpus.iter().map(|gpu| gpu.uuid())).collect()
         };
         // The sites of the draft model, and those of the model; the processor is `None`.
-        let (own, all) = match self {
-            Self::Here { opened, own } => {
-                let all = gpus_of(opened);
-                let own = match own {
-                    Some(own) => gpus_of(own),
-                    None if draft::is_on_first_gpu(settings, opened) => vec![all[1]],
-                    None => all.clone(),
-                };
-                (own, all)
-            }
-            Self::Elsewhere(_) => (vec![None, Some([0; 16])], vec![None, Some([0; 16])]),
+        let Self { opened, own } = self;
+        let all = gpus_of(opened);
+        let own = match own {
+            Some(own) => gpus_of(own),
+            None if draft::is_on_first_gpu(settings, opened) => vec![all[1]],
+            None => all.clone(),
         };
         let mut taken = vec![0; all.len()];
         for part in placement.all_parts() {
@@ -142,10 +107,19 @@ impl Devices {
     }
 }
 
-/// Returns a placement on devices of this machine.
-fn here(opened: &Opened, placement: Placement, demand: &Demand) -> Placed {
-    let gpus = opened.gpus.iter().map(VulkanDevice::outline).collect();
-    Placed::new(placement, gpus, demand)
+/// Decides where a Plan would run on a device among those that are opened.
+///
+/// # Errors
+/// Returns an error if it has no room.
+pub(super) fn here(
+    opened: &Opened,
+    device: &dyn Device,
+    plan: &Plan,
+    demand: &Demand,
+    taken: &[u64],
+) -> Result<Placed, BackendError> {
+    let placement = placement::decide(plan, device, demand, taken)?;
+    Ok(Placed::new(placement, opened.gpus.clone(), demand))
 }
 
 impl PlacedDraft {

@@ -10,13 +10,13 @@ use trine_backend::Program;
 use trine_engine::{Drafter, Drafts, Engine, GUESSES_MAX};
 use trine_model::{KvType, Workload};
 use trine_session::bandwidth::Yardstick;
+use trine_session::device::INVARIANT_ROWS;
 use trine_session::draft::{DraftChoice, Drafting};
 use trine_session::energy::{Sensor, Sensors};
 use trine_session::forecast::PREFILL;
 use trine_session::npu::Done;
 use trine_session::statistics::Summary;
 use trine_session::{ModelLibrary, Options, Session, Sizes, Source, find};
-use trine_vulkan::INVARIANT_ROWS;
 
 use super::bench_choosing::{Choosing, Said};
 use super::bench_drafts::{self, Accepting, Drafted, Reader, Script, Scripted, Text};
@@ -295,7 +295,7 @@ fn check_shares(shares: &[f64], drafting: &Drafting) -> Result<()> {
 /// memory to measure with.
 fn yardstick(session: &Session) -> Option<Yardstick> {
     let measured = match session.engine.program().facts().shares.as_slice() {
-        [] => Yardstick::new(session.gpu.as_ref(), session.threads),
+        [] => Yardstick::new(session.gpu.as_deref(), session.threads),
         _ => Err(anyhow::anyhow!("several devices share the model")),
     };
     let tell = |error: &anyhow::Error| {

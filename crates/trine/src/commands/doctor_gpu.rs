@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use trine_hub::catalog;
-use trine_session::device;
 use trine_session::fitting::Room;
+use trine_session::gpus::{
+    self, Capabilities, Description, DeviceKind, Gpu, GpuError, TuningState,
+};
 use trine_session::machine;
 use trine_session::measured::{self, Reads};
-use trine_vulkan::capabilities::{Capabilities, DeviceKind};
-use trine_vulkan::{Choice, Description, Gpu, GpuError, TuningState};
 
 use super::finding::Finding;
 use crate::output;
@@ -33,11 +33,11 @@ const PAGE: u64 = 4096;
 
 /// Returns findings about all Vulkan devices, without measurements if `quick`.
 pub(super) fn findings(quick: bool) -> Vec<Finding> {
-    let devices = match trine_vulkan::devices() {
+    let devices = match gpus::devices() {
         Ok(devices) => devices,
         Err(error) => return vec![unavailable(&error)],
     };
-    let best = trine_vulkan::open_gpu(&Choice::Best, None);
+    let best = gpus::open(None);
     let mut findings = vec![chosen(&devices, best.as_deref().map(Gpu::capabilities))];
     for (index, device) in devices.iter().enumerate() {
         findings.extend(device_findings(index, device, quick));
@@ -116,7 +116,7 @@ fn device_findings(index: usize, device: &Description, quick: bool) -> Vec<Findi
     if !device.missing.0.is_empty() {
         return findings;
     }
-    let gpu = trine_vulkan::open_gpu(&Choice::Index(index), None);
+    let gpu = gpus::open(Some(index));
     let budgets = gpu.as_ref().ok().and_then(|gpu| gpu.budgets());
     findings.push(memory(index, capabilities, budgets.as_deref()));
     findings.push(abilities(index, capabilities));
@@ -130,10 +130,10 @@ fn device_findings(index: usize, device: &Description, quick: bool) -> Vec<Findi
             findings.push(shared_memory(index, found, machine::total_memory(), system));
         }
     }
-    if let Some(cache) = device::cache()
-        && capabilities.kind != DeviceKind::Processor
+    if capabilities.kind != DeviceKind::Processor
+        && let Some(state) = gpus::tuning(capabilities)
     {
-        findings.push(tuning(index, &trine_vulkan::tuning_state(&cache, capabilities)));
+        findings.push(tuning(index, &state));
     }
     match gpu {
         Err(error) => findings.push(Finding::warn(
@@ -378,7 +378,8 @@ fn shared_memory(
 
 fn bandwidth(index: usize, gpu: &Arc<Gpu>) -> Finding {
     let check = format!("gpu {index} bandwidth");
-    match measured::gpu_reads(gpu) {
+    let reads = gpus::reader(gpu).map_err(Into::into);
+    match reads.and_then(|read| measured::gpu_reads(read, None)) {
         Ok(Reads { usual, best, how, .. }) => {
             let (usual_text, best_text) = (output::rate(usual / 1e9), output::rate(best / 1e9));
             let found = format!(
@@ -397,7 +398,7 @@ fn bandwidth(index: usize, gpu: &Arc<Gpu>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use trine_vulkan::capabilities::{CooperativeShape, Element, MemoryHeap, MissingFeatures};
+    use trine_session::gpus::{CooperativeShape, Element, MemoryHeap, MissingFeatures};
 
     use super::super::finding::State;
     use super::*;

@@ -18,9 +18,8 @@ use trine_session::model_source::Source;
 use trine_session::npu;
 use trine_session::options::Options;
 use trine_session::placed::drafts::{self as placed_drafts, Devices, PlacedDraft};
-use trine_session::placed::{Machine, Needs, Placed, memory_json};
+use trine_session::placed::{Needs, Placed, memory_json};
 use trine_session::session::{Sizes, formats};
-use trine_vulkan::Outline;
 
 use crate::cli::{DraftArgs, ExplainArgs};
 use crate::failure::usage;
@@ -200,8 +199,7 @@ fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()>
     let devices = devices(library, args, &settings, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
     let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;
-    let place =
-        |model: &Model| devices.place(&options.plan(model), &settings, &demand, draft.as_ref());
+    let place = |model: &Model| devices.place(&options.plan(model), &demand, draft.as_ref());
     let chosen = attached.choose(library, place, Placed::placement);
     let placed = chosen.unwrap_or_else(|| place(&attached.model));
     let Attached { model, draft: reading, .. } = attached;
@@ -248,15 +246,14 @@ fn devices(
     let Options { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
     if let DeviceChoice::Machine(name) = &settings.device {
         let preset = named(name)?;
-        let outline = Outline::new((preset.gpu)(), batch_invariant);
-        let machine = Machine::new(outline, args.memory.or(preset.memory_bytes));
-        return Ok(Devices::Elsewhere(Box::new(machine)));
+        let opened = preset.devices(batch_invariant, args.memory, gpu_layers);
+        return Ok(Devices { opened, own: None });
     }
     let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
     let opened = settings.device.open(library, threads, gpu_layers, gpu)?;
     let opened = npu::describe(library, opened, settings.npu.as_ref())?;
     let own = own.map(|own| draft::open(library, own, settings).map(Box::new)).transpose()?;
-    Ok(Devices::Here { opened, own })
+    Ok(Devices { opened, own })
 }
 
 /// Returns the costs that are shown: those of a token, of a prompt, and of a guess by a draft that

@@ -1,6 +1,6 @@
 //! `trine plan`
 
-use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -18,20 +18,17 @@ use trine_session::forecast::{
 };
 use trine_session::header::{Unread, find_shape};
 use trine_session::library::ModelLibrary;
-use trine_session::machine;
-use trine_session::measured::{self, Reads};
+use trine_session::measured;
 use trine_session::placed::Needs;
 use trine_session::session::{Sizes, formats};
 use trine_session::suiting::Suited;
 use trine_session::tower;
-use trine_vulkan::capabilities::DeviceKind;
-use trine_vulkan::{Outline, TuningMode};
 
 use super::plan_npu::{self, NpuForecast};
 use super::plan_pictures::{self, PictureForecast};
 use super::plan_places::Places;
 use crate::cli::{Placement, PlanArgs};
-use crate::failure::{please_report, usage};
+use crate::failure::usage;
 use crate::options;
 use crate::output;
 use crate::settings::Settings;
@@ -272,22 +269,15 @@ fn machine(library: &ModelLibrary, args: &PlanArgs, model: &Model) -> Result<(Ma
         }
         (None | Some(PROCESSOR), ..) => {
             let threads = args.threads.map(usize::from);
-            let opened = DeviceChoice::Cpu.open(
-                library,
-                threads,
-                None,
-                GpuOptions::tuned(TuningMode::Off),
-            )?;
+            let opened = DeviceChoice::Cpu.open(library, threads, None, GpuOptions::kept())?;
             let reads = measured::processor_reads(library, opened.threads)?;
-            measured_machine(library, opened.device, model, &reads)?
+            let device = opened.device;
+            (measured::machine(library, device.as_ref(), model, &reads)?, launches_on(device))
         }
         (Some(name), ..) if is_gpu(name) => gpu(library, name, model)?,
         (Some(name), ..) => {
             let preset = forecast::preset(name).ok_or_else(|| unknown(name))?;
-            let outline = Outline::new((preset.gpu)(), false);
-            let launches: Launches =
-                Box::new(move |plan, options, step| outline.launches(plan, options, step));
-            (preset.machine(), launches)
+            (preset.machine(), launches_on(preset.gpu()))
         }
     };
     let mut given = Vec::new();
@@ -307,15 +297,8 @@ fn machine(library: &ModelLibrary, args: &PlanArgs, model: &Model) -> Result<(Ma
     Ok((machine, launches))
 }
 
-/// Measures a device of this machine.
-fn measured_machine(
-    library: &ModelLibrary,
-    device: Box<dyn Device>,
-    model: &Model,
-    reads: &Reads,
-) -> Result<(Machine, Launches)> {
-    let machine = measured::machine(library, device.as_ref(), model, reads)?;
-    Ok((machine, Box::new(move |plan, options, step| device.launches(plan, options, step))))
+fn launches_on(device: Arc<dyn Device>) -> Launches {
+    Box::new(move |plan, options, step| device.launches(plan, options, step))
 }
 
 /// Returns whether a name is that of a GPU of this machine.
@@ -333,16 +316,9 @@ fn gpu(library: &ModelLibrary, name: &str, model: &Model) -> Result<(Machine, La
         ));
     }
     // Only rates are measured, so the GPU is opened as for a model that was loaded before.
-    let opened = choice.open(library, None, None, GpuOptions::tuned(TuningMode::Kept))?;
-    let Some(gpu) = opened.gpus.into_iter().next() else {
-        bail!("{} is no GPU; {}", opened.device.name(), please_report());
-    };
-    let reads = measured::gpu_reads(&gpu.gpu())?;
-    // An NPU shares the memory with the GPU of its own chip only.
-    let is_integrated = gpu.gpu().capabilities().kind == DeviceKind::Integrated;
-    let (machine, launches) = measured_machine(library, Box::new(gpu), model, &reads)?;
-    let has_npu = is_integrated && machine::has_npu(Path::new("/sys"));
-    Ok((Machine { has_npu, ..machine }, launches))
+    let opened = choice.open(library, None, None, GpuOptions::kept())?;
+    let gpu = opened.gpus.first().unwrap_or(&opened.device);
+    Ok((measured::gpu_machine(library, gpu.as_ref(), model)?, launches_on(Arc::clone(gpu))))
 }
 
 /// Creates a machine of which only two rates are known.

@@ -97,19 +97,20 @@ impl Outline {
     /// each token is of another sequence, which is always true of a single one.
     ///
     /// # Errors
-    /// [`GpuError::Unwritten`] if the Plan reads a buffer that it has not written,
-    /// [`GpuError::NoPass`] if the options have no room for such a step.
+    /// [`BackendError`] if the Plan reads a buffer that it has not written, or the options have no
+    /// room for such a step.
     pub fn explain(
         &self,
         plan: &Plan,
         options: &ProgramOptions,
         width: Width,
         is_lone: bool,
-    ) -> Result<String, GpuError> {
+    ) -> Result<String, BackendError> {
         let plan = gather::gather(plan.clone());
         let lent = self.lend(&plan, options).filter(|_| width.tokens > BULK_ROWS && !is_lone);
         let plan = lent.unwrap_or(plan);
-        let (key, graph) = self.lowered(&plan, options, width, is_lone)?;
+        let lowered = self.lowered(&plan, options, width, is_lone);
+        let (key, graph) = lowered.map_err(|error| error.on(&self.capabilities.label()))?;
         let rows = match (key.width.tokens, key.attended) {
             (1, _) => "",
             (_, Attended::Sequences) => ", each of another sequence",
@@ -132,7 +133,7 @@ impl Outline {
     /// ([`Device::launches`](trine_backend::Device::launches)).
     ///
     /// # Errors
-    /// As [`Outline::explain`], on the device.
+    /// As [`Outline::explain`].
     pub fn launches(
         &self,
         plan: &Plan,
