@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use trine_npu::generate::{self, Kernel};
-use trine_npu::txn::Stream;
+use trine_npu::txn::Transaction;
 use trine_npu::verify::Verifier;
 
 static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| {
@@ -17,11 +17,11 @@ static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| {
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(stream) = Stream::parse(data) else { return };
+    let Ok(stream) = Transaction::parse(data) else { return };
     assert_eq!(stream.to_bytes(), data);
     assert_eq!(stream.file_bytes(), data.len());
     let canonical = stream.canonical();
-    assert_eq!(Stream::parse(&canonical.to_bytes()).as_ref(), Ok(&canonical));
+    assert_eq!(Transaction::parse(&canonical.to_bytes()).as_ref(), Ok(&canonical));
     for operation in &stream.operations {
         let _ = operation.action.to_string();
     }

@@ -1,6 +1,6 @@
 //! KV cache and attention.
 //!
-//! A layer's keys and values live in a [`KvCache`]; a [`CacheView`] says where a sequence's
+//! A layer's keys and values live in a [`LayerCache`]; a [`CacheView`] says where a sequence's
 //! positions are. [`AttentionPlan`] cuts a batch into items that threads take in any order, and
 //! [`Attention`] runs them: an online softmax over blocks of [`BLOCK`] keys (Milakov and
 //! Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135), folded chunk by chunk of
@@ -31,7 +31,7 @@ mod whole;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{KvCache, KvKind, KvShape};
+pub use cache::{KvKind, KvShape, LayerCache};
 pub use plan::{AttentionPlan, MostRuns, SequenceRows};
 pub use run::{Attention, AttentionScratch, Partials, Strided};
 pub use view::{CacheView, Run};

@@ -25,7 +25,7 @@ pub use board::Units;
 use board::{Board, Claim, MAX_UNITS};
 use job::JobSlot;
 use seats::Seats;
-use turn::Turn;
+use turn::TimeSlice;
 pub use work::Work;
 
 /// The most threads that a pool accepts; far more than one memory bus can feed.
@@ -83,7 +83,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// The turn of the thread that calls [`run`](Pool::run); held for the length of a dispatch.
-    caller: Mutex<Turn>,
+    caller: Mutex<TimeSlice>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -114,13 +114,13 @@ impl Pool {
         });
         // A pool of one thread keeps no other thread waiting, so its turn has no end.
         let length = if threads > 1 { length } else { Duration::MAX };
-        let caller = Mutex::new(Turn::new(length));
+        let caller = Mutex::new(TimeSlice::new(length));
         let mut pool = Pool { shared, workers: Vec::new(), caller };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
             let worker = thread::Builder::new()
                 .name(format!("trine-cpu-{index}"))
-                .spawn(move || shared.serve(index, &mut Turn::new(length)))
+                .spawn(move || shared.serve(index, &mut TimeSlice::new(length)))
                 .map_err(|error| PoolError::Spawn { index, threads, reason: error.to_string() })?;
             pool.workers.push(worker);
         }
@@ -173,12 +173,12 @@ impl Drop for Pool {
 
 impl Shared {
     /// Runs a worker until the pool is dropped.
-    fn serve(&self, index: usize, turn: &mut Turn) {
+    fn serve(&self, index: usize, turn: &mut TimeSlice) {
         self.work_until(index, turn, || self.stop.load(Ordering::SeqCst));
     }
 
     /// Takes part in phases, and waits while no unit is open, until `ended` returns true.
-    fn work_until(&self, index: usize, turn: &mut Turn, ended: impl Fn() -> bool) {
+    fn work_until(&self, index: usize, turn: &mut TimeSlice, ended: impl Fn() -> bool) {
         while !ended() {
             if turn.is_over() {
                 turn.end();
@@ -193,7 +193,7 @@ impl Shared {
 
     /// Does units as thread `index`, beginning with a claimed one. Goes on to the next phase if it
     /// did the last unit of this one.
-    fn take_part(&self, mut claim: Claim, index: usize, turn: &Turn) {
+    fn take_part(&self, mut claim: Claim, index: usize, turn: &TimeSlice) {
         loop {
             // SAFETY: this thread holds a unit. It last uses the work before it reports that unit
             // or, if the board told it that all units are done, before it declares the end of the

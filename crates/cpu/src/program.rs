@@ -25,7 +25,7 @@ use trine_model::{
 
 use trine_weights::Tensor;
 
-use crate::attention::{AttentionError, AttentionScratch, KvCache, SequenceRows};
+use crate::attention::{AttentionError, AttentionScratch, LayerCache, SequenceRows};
 use crate::isa::Isa;
 use crate::matmul::{PackError, PackedMatrix, Scratch as MatmulScratch};
 use crate::pool::Pool;
@@ -390,9 +390,12 @@ fn pack_experts(
     Ok(ExpertPart { first, matrices: (0..count).map(pack).collect::<Result<_, _>>()? })
 }
 
-fn make_caches(plan: &Plan, options: &ProgramOptions) -> Result<Vec<KvCache>, AttentionError> {
+fn make_caches(plan: &Plan, options: &ProgramOptions) -> Result<Vec<LayerCache>, AttentionError> {
     let make = |index| {
-        KvCache::new(kv_kind(options.kv), cache_shape(plan, trine_model::CacheId(index), options))
+        LayerCache::new(
+            kv_kind(options.kv),
+            cache_shape(plan, trine_model::CacheId(index), options),
+        )
     };
     (0..plan.caches.len()).map(make).collect()
 }

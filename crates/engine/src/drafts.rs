@@ -10,8 +10,8 @@ mod reading;
 use trine_backend::{BackendError, Idle, Program};
 
 use crate::events::SequenceId;
-use crate::kv::KvCache;
-use crate::sampling::Stream;
+use crate::kv::KvBooks;
+use crate::sampling::SamplerState;
 use crate::scope::Scope;
 pub use model::ModelDrafter;
 pub use reading::ReadingDrafter;
@@ -38,13 +38,13 @@ pub struct Ask<'a> {
     /// The hidden state that the last token was chosen by; empty if the Program's steps give none.
     pub(crate) state: &'a [f32],
     /// How the sequence chooses its tokens.
-    pub(crate) stream: &'a Stream,
+    pub(crate) stream: &'a SamplerState,
 }
 
 /// The Program that is guessed for, with nothing in flight if it has a goal that drafts.
 pub struct Target<'a> {
     pub(crate) program: &'a mut dyn Program,
-    pub(crate) kv: &'a KvCache,
+    pub(crate) kv: &'a KvBooks,
     /// Why a step of it failed, after which the contents of its caches are undefined.
     pub(crate) failure: Option<BackendError>,
 }

@@ -33,13 +33,13 @@ use trine_model::{Goal, Model, Plan, Width};
 
 use crate::error::EngineError;
 use crate::events::{Event, Finish, SequenceId, Statistics};
-use crate::kv::{KvCache, KvShape};
+use crate::kv::{KvBooks, KvShape};
 use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{ClientId, Load, Queue, Rank};
 use crate::request::{Job, Limits, Request};
-use crate::rows::{self, Rows, soft_columns};
+use crate::rows::{self, BatchBuffers, soft_columns};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::sharing::Sharing;
@@ -49,7 +49,7 @@ use drafting::Drafting;
 use draws::Draws;
 use flight::{Flight, Landed};
 use picture_state::PictureWait;
-use place::{Kept, Place};
+use place::{Kept, SlotState};
 use precision::Precision;
 use prefixes::Prefixes;
 use sequence::Sequence;
@@ -70,7 +70,7 @@ const QUEUE_CONTEXTS: usize = 256;
 pub struct Engine {
     program: Box<dyn Program>,
     limits: Limits,
-    kv: KvCache,
+    kv: KvBooks,
     scheduler: Scheduler,
     pace: Pace,
     is_paced: bool,
@@ -78,7 +78,7 @@ pub struct Engine {
     clock: Box<dyn Fn() -> Duration + Send>,
     queue: Queue<Box<Sequence>>,
     /// The contents of each slot.
-    places: Vec<Place>,
+    places: Vec<SlotState>,
     /// Last events that [`Engine::step_into`] has not reported yet.
     ended: Vec<Event>,
     /// Steps in flight, the oldest first.
@@ -92,7 +92,7 @@ pub struct Engine {
     draws: Draws,
     /// What the current step gave for each pick.
     landings: Vec<Landed>,
-    rows: Rows,
+    rows: BatchBuffers,
     workspace: Workspace,
     /// The number of tokens that a request shares with each slot; kept for its memory.
     common: Vec<usize>,
@@ -196,7 +196,7 @@ impl Engine {
         let vocabulary = plan.output(0).columns;
         let soft_columns = soft_columns(plan);
         let state_columns = if plan.has_goal(Goal::Draft) { plan.output(1).columns } else { 0 };
-        let kv = KvCache::new(KvShape::of(options, &plan.caches));
+        let kv = KvBooks::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
         let mixed = Width { tokens: *mixed_rows, ..width };
         let limits = Limits {
@@ -224,7 +224,7 @@ impl Engine {
             is_paced: true,
             clock: system_clock(),
             queue: Queue::default(),
-            places: (0..slots).map(|_| Place::Kept(Kept::default())).collect(),
+            places: (0..slots).map(|_| SlotState::Kept(Kept::default())).collect(),
             ended: Vec::with_capacity(slots),
             flights: VecDeque::with_capacity(depth),
             landed: Duration::ZERO,
@@ -232,7 +232,7 @@ impl Engine {
             draws: Draws::default(),
             spare_picks: (0..depth).map(|_| Vec::with_capacity(slots)).collect(),
             landings: Vec::with_capacity(slots),
-            rows: Rows::new(width.tokens, width.outputs, slots),
+            rows: BatchBuffers::new(width.tokens, width.outputs, slots),
             workspace: Workspace::new(vocabulary),
             common: Vec::with_capacity(slots),
             traffic: Traffic::new(plan, options),
@@ -400,9 +400,9 @@ impl Engine {
     fn try_step(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         self.picture_wait.begin();
         self.expire(events);
-        self.end_blind(events);
+        self.end_failed_pictures(events);
         self.admit(events)?;
-        self.launch(events)?;
+        self.submit_steps(events)?;
         if self.flights.is_empty() {
             self.note_stall(events.is_empty());
         }
@@ -471,7 +471,7 @@ impl Engine {
         self.kv.forget();
     }
 
-    /// Checks the books: blocks and slots ([`KvCache::check_integrity`]), rows to run
+    /// Checks the books: blocks and slots ([`KvBooks::check_integrity`]), rows to run
     /// ([`Scheduler::check_integrity`]), the queue, and that they agree with the sequences.
     ///
     /// # Errors
@@ -536,7 +536,7 @@ impl Engine {
             .lease(ids.len(), |_| 0)
             .ok_or(EngineError::NoFreeSequence { sequences: self.places.len() })?;
         let spilled = self.spill_lost();
-        self.places[lease.slot] = Place::Kept(Kept::default());
+        self.places[lease.slot] = SlotState::Kept(Kept::default());
         let result = spilled.and_then(|()| run(self, lease.slot, rows));
         self.kv.release(lease.slot, false);
         if matches!(result, Err(EngineError::Backend(_))) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::pictures::SightError;
+use crate::pictures::PictureError;
 use crate::sharing::SharedStep;
 
 /// The identifier of a request in an engine, which never uses it again.
@@ -83,7 +83,7 @@ pub enum Update {
         stop: Option<u32>,
         /// Why a picture has no rows. It is there if and only if `finish` is
         /// [`Finish::PictureFailed`].
-        picture: Option<SightError>,
+        picture: Option<PictureError>,
         /// Where values first were not finite, in words. It is there if and only if `finish` is
         /// [`Finish::NonFiniteLogits`].
         overflow: Option<String>,

@@ -5,15 +5,15 @@
 //! of [`BLOCK`] positions that all global layers share). The numbers refer to memory that the
 //! device owns; nothing is stored here.
 //!
-//! A sequence that ended keeps both until they are needed ([`KvCache::release`]), so that the next
-//! request with the same beginning need not compute it again ([`KvCache::lease`]). Global layers
+//! A sequence that ended keeps both until they are needed ([`KvBooks::release`]), so that the next
+//! request with the same beginning need not compute it again ([`KvBooks::lease`]). Global layers
 //! keep every position, so any prefix of theirs can be kept. A local layer's ring has lost what was
 //! overwritten, see [`Ring::keeps`].
 //!
 //! A prefix is either taken over, if the ended sequence loses little by it, or *forked*: full
 //! blocks get one more owner, and the device copies the rings. So sequences can share what a
 //! running one has computed. If many requests begin alike and go on differently, rings lose the
-//! positions at the branch; [`KvCache::snapshot`] keeps a fork there.
+//! positions at the branch; [`KvBooks::snapshot`] keeps a fork there.
 
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::Cache;
@@ -114,14 +114,14 @@ pub struct Lease {
     /// The slot whose rings must be copied to the sequence's own before any of its rows is run.
     pub copied_from: Option<usize>,
     /// The number of positions (in full blocks) that the prompt shares with a slot whose rings have
-    /// lost them; 0 if that is not more than what is reused. A [`KvCache::snapshot`] there serves
+    /// lost them; 0 if that is not more than what is reused. A [`KvBooks::snapshot`] there serves
     /// the next prompt that begins in the same way.
     pub branch: usize,
 }
 
 /// One way to get a slot.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct SlotCandidate {
     slot: usize,
     reused: usize,
     copied_from: Option<usize>,
@@ -132,8 +132,8 @@ struct Way {
     tick: u64,
 }
 
-impl Way {
-    /// Returns the key by which ways are compared, see [`KvCache::lease`].
+impl SlotCandidate {
+    /// Returns the key by which ways are compared, see [`KvBooks::lease`].
     fn rank(&self) -> (usize, u8, usize, std::cmp::Reverse<(u64, usize)>) {
         let order = std::cmp::Reverse((self.tick, self.slot));
         (self.reused / BLOCK, self.mildness, self.reused, order)
@@ -142,7 +142,7 @@ impl Way {
 
 /// The books of every slot and every block.
 #[derive(Debug, Clone)]
-pub struct KvCache {
+pub struct KvBooks {
     shape: KvShape,
     pool: BlockPool,
     slots: Vec<Slot>,
@@ -156,7 +156,7 @@ pub struct KvCache {
     lost: Option<Vec<Lost>>,
 }
 
-impl KvCache {
+impl KvBooks {
     /// Creates an empty cache.
     pub fn new(shape: KvShape) -> Self {
         let table = shape.context.div_ceil(BLOCK).min(shape.blocks);
@@ -202,7 +202,7 @@ impl KvCache {
         cut: impl Fn(usize) -> usize,
     ) -> Option<Lease> {
         let (best, branch) = self.best(prompt, common, cut);
-        let Way { slot, reused, copied_from, .. } = best?;
+        let SlotCandidate { slot, reused, copied_from, .. } = best?;
         match copied_from {
             None => {
                 self.note_loss(slot, reused);
@@ -226,12 +226,12 @@ impl KvCache {
         Some(Lease { slot, reused, copied_from, branch })
     }
 
-    /// Returns the number of positions that a [`KvCache::lease`] would reuse.
+    /// Returns the number of positions that a [`KvBooks::lease`] would reuse.
     pub fn reusable(&self, prompt: usize, common: impl Fn(usize) -> usize) -> usize {
         self.reusable_cut(prompt, common, |position| position)
     }
 
-    /// Returns the number of positions that a [`KvCache::lease_cut`] would reuse.
+    /// Returns the number of positions that a [`KvBooks::lease_cut`] would reuse.
     pub fn reusable_cut(
         &self,
         prompt: usize,
@@ -248,7 +248,7 @@ impl KvCache {
         prompt: usize,
         common: impl Fn(usize) -> usize,
         cut: impl Fn(usize) -> usize,
-    ) -> (Option<Way>, usize) {
+    ) -> (Option<SlotCandidate>, usize) {
         let most = prompt.saturating_sub(1);
         let whole = |positions: usize| whole_cut(positions, &cut);
         let mut best = self.destination(None).map(|slot| self.afresh(slot));
@@ -319,7 +319,7 @@ impl KvCache {
     }
 
     /// Makes `blocks` blocks free, or all that only ended sequences hold if these are fewer. The
-    /// oldest lose their caches first, as in [`KvCache::reserve`].
+    /// oldest lose their caches first, as in [`KvBooks::reserve`].
     pub fn make_free(&mut self, blocks: usize) {
         while self.pool.free_blocks() < blocks {
             let Some(oldest) = self.oldest_ended() else { return };
@@ -517,13 +517,13 @@ impl KvCache {
     }
 
     /// Returns the way of a sequence that reuses nothing.
-    fn afresh(&self, slot: usize) -> Way {
-        Way { slot, reused: 0, copied_from: None, mildness: 1, tick: self.tick_of(slot) }
+    fn afresh(&self, slot: usize) -> SlotCandidate {
+        SlotCandidate { slot, reused: 0, copied_from: None, mildness: 1, tick: self.tick_of(slot) }
     }
 
     /// Returns the way that takes over an ended sequence's slot, cut to the shared positions or to
     /// those of them that fill whole blocks.
-    fn taken_over(&self, slot: usize, shared: usize, whole: usize) -> Option<Way> {
+    fn taken_over(&self, slot: usize, shared: usize, whole: usize) -> Option<SlotCandidate> {
         let Slot { holder: Holder::Ended(tick), length, is_branch, .. } = self.slots[slot] else {
             return None;
         };
@@ -535,17 +535,23 @@ impl KvCache {
             return None;
         }
         let mildness = if length - reused <= BLOCK && !is_branch { 2 } else { 0 };
-        Some(Way { slot, reused, copied_from: None, mildness, tick })
+        Some(SlotCandidate { slot, reused, copied_from: None, mildness, tick })
     }
 
     /// Returns the way that uses another slot, which shares these positions in full blocks with
     /// this one.
-    fn forked(&self, from: usize, reused: usize) -> Option<Way> {
+    fn forked(&self, from: usize, reused: usize) -> Option<SlotCandidate> {
         if reused == 0 || !self.can_cut(from, reused) {
             return None;
         }
         let slot = self.destination(Some(from))?;
-        Some(Way { slot, reused, copied_from: Some(from), mildness: 1, tick: self.tick_of(slot) })
+        Some(SlotCandidate {
+            slot,
+            reused,
+            copied_from: Some(from),
+            mildness: 1,
+            tick: self.tick_of(slot),
+        })
     }
 
     /// Empties `to` and makes it share the first `length` positions (full blocks) of `from`.

@@ -50,7 +50,7 @@ pub use engine::{Each, Engine, Guess};
 pub use error::EngineError;
 pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 pub use options::EngineOptions;
-pub use pictures::{RunsTower, Sight, SightError, Tower, TowerCounts, TowerInput};
+pub use pictures::{PictureError, PictureHandle, RunsTower, Tower, TowerCounts, TowerInput};
 pub use pooling::Pooling;
 pub use queue::{ClientId, Crowd, Load};
 pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, PromptPicture, Request, Waker};

@@ -13,9 +13,9 @@ mod input;
 mod sight;
 mod tower;
 
-pub(crate) use album::{Album, Shown};
-pub(crate) use bell::Bell;
+pub(crate) use album::{PictureSpan, PictureSpans};
+pub(crate) use bell::WakeSignal;
 pub use desk::TowerCounts;
-pub use input::{RunsTower, SightError, TowerInput};
-pub use sight::Sight;
+pub use input::{PictureError, RunsTower, TowerInput};
+pub use sight::PictureHandle;
 pub use tower::Tower;

@@ -7,7 +7,7 @@ use trine_backend::SOFT;
 use trine_model::Goal;
 
 use crate::error::EngineError;
-use crate::pictures::{Shown, Sight};
+use crate::pictures::{PictureHandle, PictureSpan};
 use crate::pooling::Pooling;
 use crate::queue::{ClientId, Crowd, Load};
 use crate::sampling::SamplingParams;
@@ -66,13 +66,13 @@ pub struct PromptPicture {
     /// The index of its first soft token in the prompt.
     pub at: usize,
     /// The picture.
-    pub sight: Sight,
+    pub sight: PictureHandle,
 }
 
 impl PromptPicture {
     /// Returns where it stands, and its name.
-    pub(crate) fn shown(&self) -> Shown {
-        Shown { at: self.at, end: self.end(), name: self.sight.digest() }
+    pub(crate) fn shown(&self) -> PictureSpan {
+        PictureSpan { at: self.at, end: self.end(), name: self.sight.digest() }
     }
 
     /// Returns the index after its last soft token.

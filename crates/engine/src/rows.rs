@@ -10,7 +10,7 @@ use trine_model::{Goal, Plan};
 
 /// The buffers of a step's [`Batch`].
 #[derive(Default)]
-pub(crate) struct Rows {
+pub(crate) struct BatchBuffers {
     tokens: Vec<u32>,
     positions: Vec<u32>,
     sequence_of: Vec<u32>,
@@ -25,7 +25,7 @@ pub(crate) struct Rows {
     views: Vec<SequenceView<'static>>,
 }
 
-impl Rows {
+impl BatchBuffers {
     /// Creates buffers that need not grow for steps of these numbers of rows, outputs and
     /// sequences.
     pub(crate) fn new(tokens: usize, outputs: usize, sequences: usize) -> Self {

@@ -78,7 +78,7 @@ impl Workspace {
 
 /// The state of sampling one sequence: its parameters and its random numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Stream {
+pub(crate) struct SamplerState {
     params: SamplingParams,
     /// The sum of the biases of each token that has some, in order of the tokens.
     biases: Vec<(u32, f32)>,
@@ -87,7 +87,7 @@ pub(crate) struct Stream {
     random: ChaCha8Rng,
 }
 
-impl Stream {
+impl SamplerState {
     pub(crate) fn new(params: SamplingParams) -> Self {
         // The seed is the key itself, because another version of a library could derive a key
         // differently.
@@ -197,7 +197,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether [`Stream::guess`] takes the lowest id among the largest logits, and no
+    /// Returns whether [`SamplerState::guess`] takes the lowest id among the largest logits, and no
     /// random number.
     pub(crate) fn guesses_largest(&self) -> bool {
         self.params.temperature == 0.0
@@ -259,14 +259,14 @@ fn check(candidates: &[Candidate]) -> Result<(), NoToken> {
 /// tokens.
 #[derive(Debug)]
 pub struct Sampler {
-    stream: Stream,
+    stream: SamplerState,
 }
 
 impl Sampler {
     /// Creates a sampler at the beginning of its random numbers. `params` should have passed
     /// [`SamplingParams::check`].
     pub fn new(params: SamplingParams) -> Self {
-        Self { stream: Stream::new(params) }
+        Self { stream: SamplerState::new(params) }
     }
 
     /// Chooses the token that follows `history` (prompt and answer so far) from its logits,

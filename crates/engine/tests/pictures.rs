@@ -16,8 +16,8 @@ use crate::texts::{Text, prompt, read, run};
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Drafts, Engine, EngineError, Event, Finish, Pooling, PromptPicture, ReadingDrafter, Request,
-    SOFT, SamplingParams, Service, SightError, Tower, Update,
+    Drafts, Engine, EngineError, Event, Finish, PictureError, Pooling, PromptPicture,
+    ReadingDrafter, Request, SOFT, SamplingParams, Service, Tower, Update,
 };
 use trine_model::Width;
 
@@ -313,7 +313,7 @@ fn rows_of_another_model_fail() {
         }
     }
     let soft_tokens = size(5);
-    let reason = SightError::OtherRows { found: 7 * soft_tokens, soft_tokens };
+    let reason = PictureError::OtherRows { found: 7 * soft_tokens, soft_tokens };
     assert_eq!(reasons, [Some(reason)]);
 }
 

@@ -39,6 +39,7 @@ mod manifest;
 mod mmproj;
 mod name;
 mod neighbours;
+mod once;
 mod part;
 mod pinned;
 mod preset;
@@ -54,7 +55,6 @@ mod spelling;
 mod stems;
 mod store;
 mod temporary;
-mod told;
 
 pub use config::{HubConfig, Judge, Token};
 pub use error::HubError;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::HubError;
 use crate::name::{sha256_text, valid_file};
+use crate::once::warn_once;
 use crate::temporary::{Readers, create_temporary};
-use crate::told::warn_once;
 
 /// The manifest's name in a repository's folder.
 pub(crate) const FILE_NAME: &str = "manifest.json";

@@ -17,9 +17,9 @@ use crate::catalog;
 use crate::error::HubError;
 use crate::hub::Hub;
 use crate::name::{LONGEST_REPOSITORY_PART, valid_component, valid_repository_part};
+use crate::once::warn_once;
 use crate::spelling::closest;
 use crate::temporary::{Readers, create_temporary, remove_dead};
-use crate::told::warn_once;
 use trine_foreign::cut_name;
 
 /// The folder of the store for presets. No owner's name begins with a dot.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::catalog;
 use crate::local::{EntryState, LocalModel, ModelFile, OLLAMA, Origin, StoreEntry, StoredFile};
 use crate::name::{ModelName, has_extension, valid_file};
+use crate::once::warn_once;
 use crate::select::{self, Candidates, Pick};
-use crate::told::warn_once;
 
 /// The deepest folder below a repository's that is searched.
 const DEEPEST: usize = 5;

@@ -9,11 +9,11 @@ use crate::error::HubError;
 use crate::local::Origin;
 use crate::manifest::{Manifest, RecordState};
 use crate::name::ModelName;
+use crate::once::warn_once;
 use crate::progress::Progress;
 use crate::retry::wait;
 use crate::shelf::{Shelf, ShelfFile, find_files};
 use crate::temporary::is_at;
-use crate::told::warn_once;
 
 /// The most folders that are considered in one listing.
 const MOST_FOLDERS: usize = 10_000;

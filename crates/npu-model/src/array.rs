@@ -28,7 +28,7 @@ use std::fmt;
 
 use trine_npu::contract::{Access, Contract};
 use trine_npu::sha256;
-use trine_npu::txn::Stream;
+use trine_npu::txn::Transaction;
 use trine_npu::verify::Verifier;
 
 pub use self::overlay::{Behaviour, Buffers, End, Overlay, Route};
@@ -125,7 +125,7 @@ impl Cores {
 impl Array for Cores {
     fn run(&mut self, task: &Task, memory: &mut dyn DeviceMemory) -> Result<(), Trap> {
         let (verifier, core) = self.known.get(&sha256(&task.program)).ok_or(Trap::Stuck)?;
-        let stream = Stream::parse(&task.instructions).map_err(|_| Trap::Stuck)?;
+        let stream = Transaction::parse(&task.instructions).map_err(|_| Trap::Stuck)?;
         verifier.verify_memory(&stream).map_err(|_| Trap::Stuck)?;
         let mut inputs = Vec::new();
         let mut result = None;

@@ -1,6 +1,6 @@
 //! Little-endian numbers out of untrusted bytes.
 
-use crate::{FormatError, told};
+use crate::{FormatError, harmless};
 
 /// Bytes of a format, read by offset. Every read is checked and names its place in an error.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ impl<'a> Bytes<'a> {
     /// Makes an error about the byte at `offset`.
     pub(crate) fn error(&self, offset: usize, problem: impl Into<String>) -> FormatError {
         let offset = self.base.saturating_add(offset);
-        FormatError { format: self.format, offset, problem: told(&problem.into()).into_owned() }
+        FormatError { format: self.format, offset, problem: harmless(&problem.into()).into_owned() }
     }
 
     /// Returns `length` bytes at `offset`; `what` names them in an error.

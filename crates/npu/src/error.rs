@@ -6,7 +6,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::cores::ForeignPdi;
-use crate::told;
+use crate::harmless;
 
 /// A file breaks the rules of its format.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -25,7 +25,7 @@ pub struct FormatError {
 #[non_exhaustive]
 pub enum PackError {
     /// The operating system refused to read a file of the pack.
-    #[error("cannot read {}: {source}. Build the pack again, or take another one", told(file))]
+    #[error("cannot read {}: {source}. Build the pack again, or take another one", harmless(file))]
     Io {
         /// The file.
         file: String,
@@ -33,7 +33,7 @@ pub enum PackError {
         source: io::Error,
     },
     /// The manifest is no manifest, or contradicts itself.
-    #[error("{}: {}", told(file), told(problem))]
+    #[error("{}: {}", harmless(file), harmless(problem))]
     Manifest {
         /// The file.
         file: String,
@@ -43,7 +43,7 @@ pub enum PackError {
     /// A file is not the one that the manifest names.
     #[error(
         "{} has the SHA-256 {found}, the manifest says {expected}. Fetch or build the file again",
-        told(file)
+        harmless(file)
     )]
     Hash {
         /// The file.
@@ -54,7 +54,7 @@ pub enum PackError {
         found: String,
     },
     /// The cores would run a program that the streams are not proven for.
-    #[error("{}: {source}", told(file))]
+    #[error("{}: {source}", harmless(file))]
     Cores {
         /// The xclbin.
         file: String,
@@ -62,7 +62,7 @@ pub enum PackError {
         source: ForeignPdi,
     },
     /// A file of the pack is larger than any of its kind.
-    #[error("{} has {bytes} bytes, at most {limit} are read", told(file))]
+    #[error("{} has {bytes} bytes, at most {limit} are read", harmless(file))]
     TooLarge {
         /// The file.
         file: String,
@@ -72,7 +72,7 @@ pub enum PackError {
         limit: u64,
     },
     /// A file of the pack breaks its format.
-    #[error("{}: {source}", told(file))]
+    #[error("{}: {source}", harmless(file))]
     Format {
         /// The file.
         file: String,

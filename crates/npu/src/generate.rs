@@ -2,8 +2,8 @@
 //!
 //! A stream is built from the shape: buffers in memory tiles, the descriptors and locks that move
 //! blocks through them, and the tasks that start them. Streams are in canonical form
-//! ([`Stream::canonical`]) and equal those that AMD published for the same shapes in that form;
-//! only those shapes are generated. Larger products are cut into them.
+//! ([`Transaction::canonical`]) and equal those that AMD published for the same shapes in that
+//! form; only those shapes are generated. Larger products are cut into them.
 
 mod builder;
 mod int4;
@@ -13,14 +13,14 @@ use self::builder::{COLUMNS, WORKING_COLUMNS};
 use crate::contract::{Access, Buffer, Contract};
 pub use crate::kernel::{Family, Kernel};
 use crate::layout::PARAMETER_BYTES;
-use crate::txn::Stream;
+use crate::txn::Transaction;
 
 /// Returns the stream of a kernel and shape.
 ///
 /// # Errors
 ///
 /// Returns an error for a shape that AMD has published no stream for.
-pub fn stream(kernel: Kernel) -> Result<Stream, String> {
+pub fn stream(kernel: Kernel) -> Result<Transaction, String> {
     check(kernel)?;
     Ok(match kernel {
         Kernel::Int8 { m, k, n } => int8::stream(m, k, n),

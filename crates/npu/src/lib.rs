@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! xclbin -> xclbin::Xclbin -> pdi::Pdi        what a kernel is: arguments, partition, cores
-//! stream -> txn::Stream -> dma::run -> verify  what it does to memory, and whether that is safe
-//! shape  -> generate -> txn::Stream
+//! stream -> txn::Transaction -> dma::run -> verify  what it does to memory, and if that is safe
+//! shape  -> generate -> txn::Transaction
 //! folder -> pack::Pack                         files, hashes, licence, contracts
 //! ```
 //!
@@ -50,6 +50,7 @@ pub mod driver;
 mod error;
 mod files;
 pub mod generate;
+mod harmless;
 mod hash;
 mod kernel;
 pub mod layout;
@@ -65,7 +66,6 @@ pub mod registers;
 pub mod selftest;
 pub mod sys;
 pub mod tile;
-mod told;
 pub mod txn;
 pub mod uapi;
 pub mod verify;
@@ -73,9 +73,9 @@ pub mod xclbin;
 
 pub use error::{FormatError, PackError};
 pub use files::read_file;
+pub use harmless::{TOLD_MAX, harmless};
 pub use hash::sha256;
 pub use refusal::Refusal;
-pub use told::{TOLD_MAX, told};
 
 /// What every message about the NPU says where a user could take it for more.
 pub const UNTESTED: &str = "never run on silicon";

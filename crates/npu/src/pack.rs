@@ -51,7 +51,7 @@ use crate::error::PackError;
 use crate::generate::{Family, Kernel};
 use crate::packet::OPCODE_TRANSACTION;
 use crate::product::{self, Operand};
-use crate::txn::{STREAM_BYTES_MAX, Stream};
+use crate::txn::{STREAM_BYTES_MAX, Transaction};
 use crate::verify::Verifier;
 use crate::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
 use crate::{FormatError, read_file, sha256};
@@ -197,7 +197,7 @@ pub struct Pack {
 #[derive(Debug)]
 pub struct PackStream {
     /// The stream.
-    pub stream: Stream,
+    pub stream: Transaction,
     /// What proves it.
     pub verifier: Verifier,
 }
@@ -375,7 +375,8 @@ impl Pack {
             left = left.checked_sub(bytes.len()).ok_or_else(|| {
                 wrong(format!("streams of more than {STREAMS_BYTES_MAX} bytes; make several packs"))
             })?;
-            let stream = Stream::parse(&bytes).map_err(|source| broken(&entry.file, source))?;
+            let stream =
+                Transaction::parse(&bytes).map_err(|source| broken(&entry.file, source))?;
             check_kernel(&manifest, entry, &xclbin).map_err(wrong)?;
             let verifier = Verifier::new(manifest.contract(entry))
                 .map_err(|problem| wrong(format!("{}: {problem}", entry.file)))?;

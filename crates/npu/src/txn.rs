@@ -19,7 +19,7 @@
 //!
 //! Many bytes mean nothing, and tools leave in them what they found in memory. They are kept
 //! ([`Spare`]), so that reading and writing gives the same file. Two streams are compared without
-//! them: [`Stream::canonical`].
+//! them: [`Transaction::canonical`].
 
 mod read;
 mod write;
@@ -40,7 +40,7 @@ pub const GENERATION: u8 = 3;
 
 /// A stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stream {
+pub struct Transaction {
     /// The device that the stream is for, and the format's version.
     pub header: Header,
     /// The operations, in the order in which they are carried out.
@@ -250,7 +250,7 @@ impl fmt::Display for Action {
     }
 }
 
-impl Stream {
+impl Transaction {
     /// Returns the stream with zeros in all bytes that mean nothing and masks in their long form.
     #[must_use]
     pub fn canonical(&self) -> Self {

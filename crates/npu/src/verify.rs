@@ -26,7 +26,7 @@ use crate::registers::{
     STATUS_IDLE_MASK, Task, register,
 };
 use crate::tile::{Address, ROWS, Tile, TileKind};
-use crate::txn::{Action, GENERATION, Stream};
+use crate::txn::{Action, GENERATION, Transaction};
 
 /// How much is proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct Verifier {
     contract: Contract,
-    expected: Option<Stream>,
+    expected: Option<Transaction>,
 }
 
 impl Verifier {
@@ -102,7 +102,7 @@ impl Verifier {
     /// # Errors
     ///
     /// Returns the first thing that keeps the stream from being safe.
-    pub fn verify(&self, stream: &Stream) -> Result<Proof, Refusal> {
+    pub fn verify(&self, stream: &Transaction) -> Result<Proof, Refusal> {
         let proof = self.verify_memory(stream)?;
         let Some(expected) = &self.expected else { return Ok(proof) };
         self.compare(stream, expected)?;
@@ -114,7 +114,7 @@ impl Verifier {
     /// # Errors
     ///
     /// Returns the first thing that keeps the machine's memory from being safe.
-    pub fn verify_memory(&self, stream: &Stream) -> Result<Proof, Refusal> {
+    pub fn verify_memory(&self, stream: &Transaction) -> Result<Proof, Refusal> {
         self.check_header(stream)?;
         let mut shim = Shim::new(self.contract.columns);
         for (index, operation) in stream.operations.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Verifier {
         Ok(Proof { scope: Scope::Memory, traffic: traffic(shim.runs()) })
     }
 
-    fn check_header(&self, stream: &Stream) -> Result<(), Refusal> {
+    fn check_header(&self, stream: &Transaction) -> Result<(), Refusal> {
         let header = stream.header;
         let columns = self.contract.columns;
         let problem = if header.version != (0, 1) {
@@ -259,11 +259,15 @@ impl Verifier {
     }
 
     /// Refuses a stream that is not the expected one.
-    fn compare<'a>(&self, stream: &'a Stream, expected: &'a Stream) -> Result<(), Refusal> {
+    fn compare<'a>(
+        &self,
+        stream: &'a Transaction,
+        expected: &'a Transaction,
+    ) -> Result<(), Refusal> {
         let remedy = "Use the published or the generated stream";
         let kernel = || self.contract.kernel.map_or_else(String::new, |kernel| kernel.to_string());
         let actions =
-            |stream: &'a Stream| stream.operations.iter().map(|operation| &operation.action);
+            |stream: &'a Transaction| stream.operations.iter().map(|operation| &operation.action);
         let mut pairs = actions(stream).zip(actions(expected)).enumerate();
         if let Some((index, (found, expected))) =
             pairs.find(|(_, (found, expected))| !found.does_the_same(expected))
@@ -281,7 +285,7 @@ impl Verifier {
 }
 
 /// Gives a problem its place.
-fn refusal(stream: &Stream, operation: Option<usize>, problem: Problem) -> Refusal {
+fn refusal(stream: &Transaction, operation: Option<usize>, problem: Problem) -> Refusal {
     let tile = operation.and_then(|index| stream.operations.get(index)?.action.tile());
     Refusal {
         operation: operation.map(|index| (index, stream.offset_of(index))),

@@ -8,7 +8,7 @@ use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::{Value, json};
-use trine_engine::{EngineError, Finish, SightError};
+use trine_engine::{EngineError, Finish, PictureError};
 use trine_text::TextError;
 
 /// Seconds after which a client may try again when the server is full.
@@ -383,7 +383,7 @@ impl From<TextError> for ApiError {
 /// `picture` says why a picture failed, `overflow` where values first were not finite.
 pub(crate) fn failure(
     finish: Finish,
-    picture: Option<&SightError>,
+    picture: Option<&PictureError>,
     overflow: Option<&str>,
 ) -> Option<ApiError> {
     let status = match finish {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use trine_npu::generate::Family;
 use trine_npu::pack::{Manifest, Pack};
-use trine_npu::{PackError, told};
+use trine_npu::{PackError, harmless};
 
 use crate::failure::usage;
 use crate::library::ModelLibrary;
@@ -30,7 +30,7 @@ pub fn folder(library: &ModelLibrary) -> Result<PathBuf> {
 pub fn list(folder: &Path) -> Result<Vec<(String, Result<Pack, PackError>)>> {
     let open = |name: String| {
         let pack = Pack::open(&folder.join(&name));
-        (told(&name).into_owned(), pack)
+        (harmless(&name).into_owned(), pack)
     };
     Ok(names(folder)?.into_iter().map(open).collect())
 }
@@ -93,7 +93,7 @@ pub fn only_pack(library: &ModelLibrary) -> Result<PathBuf> {
         [] => bail!(
             "the kernel packs in {place} ({}) are for no command of trine's yet; make one of AMD's \
              published {} with `trine npu pack`",
-            told(&names.join(", ")),
+            harmless(&names.join(", ")),
             Family::Int8.file()
         ),
         [name] => Ok(folder.join(name)),
@@ -102,7 +102,7 @@ pub fn only_pack(library: &ModelLibrary) -> Result<PathBuf> {
             let several = several.join(", ");
             Err(usage(format!(
                 "several packs: {}; name the folder of one in {place}",
-                told(&several)
+                harmless(&several)
             )))
         }
     }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use trine_backend::placement::Placement;
 use trine_backend::{BackendError, Device, Memory, ProgramOptions, TowerProgram};
 use trine_cpu::CpuDevice;
-use trine_engine::{RunsTower, Sight, Tower, TowerInput};
+use trine_engine::{PictureHandle, RunsTower, Tower, TowerInput};
 use trine_model::{KvType, Model, TowerConfig, Width, Workload};
 use trine_pictures::Preparation;
 use trine_server::tower_input;
@@ -246,7 +246,7 @@ pub struct Looked {
     /// The digest of the prepared picture, in hexadecimal digits.
     pub digest: String,
     /// The picture for a prompt.
-    pub sight: Sight,
+    pub sight: PictureHandle,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use trine_engine::Sight;
+use trine_engine::PictureHandle;
 use trine_session::picture_file::{Input, expanded, is_input, is_picture};
 use trine_session::tower;
 use trine_session::vision::Vision;
@@ -26,7 +26,7 @@ pub(crate) struct TurnPicture {
     digest: Option<String>,
     /// The picture itself; `None` if its file was not read, or the model does not see it.
     #[serde(skip)]
-    pub(crate) sight: Option<Sight>,
+    pub(crate) sight: Option<PictureHandle>,
     /// Whether the model does not see it from now on: its file is gone or changed, the chat has too
     /// many pictures, or the model reads none.
     #[serde(skip)]

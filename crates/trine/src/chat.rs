@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use trine_backend::SOFT;
-use trine_engine::{PromptPicture, Sight};
+use trine_engine::{PictureHandle, PromptPicture};
 use trine_session::vision::Vision;
 use trine_session::vocabulary::TextSide;
 use trine_text::{Content, Message, Part, PictureForm, Specials};
@@ -64,7 +64,7 @@ impl Turn {
     }
 
     /// Returns the pictures that the model sees, in order.
-    fn sights(&self) -> impl Iterator<Item = &Sight> {
+    fn sights(&self) -> impl Iterator<Item = &PictureHandle> {
         self.pictures.iter().filter_map(|picture| picture.sight.as_ref())
     }
 
@@ -111,7 +111,7 @@ pub(crate) struct Conversation {
 
 /// What a model reads: tokens and pictures.
 #[derive(Debug, Default)]
-pub(crate) struct Rows {
+pub(crate) struct PromptInput {
     /// The tokens, with [`SOFT`] for each row of a picture.
     pub(crate) tokens: Vec<u32>,
     /// The pictures, in order.
@@ -122,7 +122,7 @@ pub(crate) struct Rows {
 #[derive(Debug)]
 pub(crate) struct Prompt {
     /// What the model reads.
-    pub(crate) rows: Rows,
+    pub(crate) rows: PromptInput,
     /// The number of messages that this prompt leaves out and the one before it did not.
     pub(crate) newly_left_out: usize,
 }
@@ -207,7 +207,7 @@ impl Conversation {
                 check()?;
                 lost += usize::from(!picture.find(vision));
             }
-            rows += picture.sight.as_ref().map_or(0, Sight::soft_tokens);
+            rows += picture.sight.as_ref().map_or(0, PictureHandle::soft_tokens);
             // `prompt` leaves out this turn and those before it.
             if rows > context {
                 break;
@@ -278,17 +278,17 @@ impl Conversation {
     }
 
     /// Returns the prompt of the turns from index `first` on.
-    fn prompt_from(&self, first: usize, text: &TextSide) -> Result<Rows> {
+    fn prompt_from(&self, first: usize, text: &TextSide) -> Result<PromptInput> {
         let tokenizer = &text.tokenizer;
         // What people and the model said is guarded, so that its words never become control tokens.
         let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
         let turns = &self.turns[first..];
         let messages = system.chain(turns.iter().map(Turn::message));
         let rendered = text.rendered(messages.collect())?;
-        let sights: Vec<&Sight> = turns.iter().flat_map(Turn::sights).collect();
+        let sights: Vec<&PictureHandle> = turns.iter().flat_map(Turn::sights).collect();
         if sights.is_empty() {
             let tokens = tokenizer.encode_prompt(&rendered, Specials::ParseGuarded)?;
-            return Ok(Rows { tokens, pictures: Vec::new() });
+            return Ok(PromptInput { tokens, pictures: Vec::new() });
         }
         let form = PictureForm::of(tokenizer)
             .ok_or_else(|| anyhow!("the model's vocabulary has no marks of images"))?;
@@ -297,7 +297,7 @@ impl Conversation {
         let prompt = form.encode_prompt(tokenizer, &rendered, specials, &lengths, soft)?;
         let pictures = prompt.starts.into_iter().zip(sights);
         let pictures = pictures.map(|(at, sight)| PromptPicture { at, sight: sight.clone() });
-        Ok(Rows { tokens: prompt.ids, pictures: pictures.collect() })
+        Ok(PromptInput { tokens: prompt.ids, pictures: pictures.collect() })
     }
 }
 

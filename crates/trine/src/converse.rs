@@ -10,7 +10,9 @@ use trine_session::{ModelLibrary, Session, embedded::Embedded};
 use trine_text::Specials;
 
 use crate::attachments::{TurnPicture, advice, dragged, leading, with_words};
-use crate::chat::{Conversation, PICTURES_MAX, Prompt, Role, Rows, TooLong, Turn, check_bytes};
+use crate::chat::{
+    Conversation, PICTURES_MAX, Prompt, PromptInput, Role, TooLong, Turn, check_bytes,
+};
 use crate::cli::SamplingArgs;
 use crate::failure::{Interrupted, Negative, OutputClosed};
 use crate::generate::{Answer, Ending};
@@ -21,7 +23,7 @@ use crate::{options::Writing, output, parameters::Parameters, settable, terminal
 
 /// Runs a prompt and shows the answer and the remarks about it.
 pub(crate) type Show<'a> =
-    dyn FnMut(&mut Session, &TextSide, Rows, &Writing, &Watch) -> Result<Answer> + 'a;
+    dyn FnMut(&mut Session, &TextSide, PromptInput, &Writing, &Watch) -> Result<Answer> + 'a;
 
 /// What a chat takes along from one model to the next.
 #[derive(Debug, Default)]
@@ -496,9 +498,8 @@ impl<'a> Chat<'a> {
         let watch = Watch::new();
         if self.raw {
             let prompt = raw_prompt(self.session, self.text, &input)?;
-            let rows = Rows { tokens: prompt, ..Rows::default() };
-            show(self.session, self.text, rows, &self.writing, &watch)?;
-            return Ok(());
+            let rows = PromptInput { tokens: prompt, ..PromptInput::default() };
+            return show(self.session, self.text, rows, &self.writing, &watch).map(drop);
         }
         let content =
             input.strip_prefix(" /").map_or_else(|| input.clone(), |rest| format!("/{rest}"));

@@ -9,7 +9,7 @@ use trine_server::Guide;
 use trine_session::vocabulary::TextSide;
 use trine_text::{ReplyPart, ReplySplitter};
 
-use crate::chat::Rows;
+use crate::chat::PromptInput;
 use crate::failure::please_report;
 use crate::interrupt::Watch;
 use crate::options::Writing;
@@ -111,7 +111,7 @@ impl Written {
 pub(crate) fn answer(
     engine: &mut Engine,
     text: &TextSide,
-    prompt: Rows,
+    prompt: PromptInput,
     writing: &Writing,
     watch: &Watch,
     listener: &mut dyn Listener,

@@ -25,7 +25,7 @@ use crate::terminal;
 mod keys;
 
 pub(crate) use keys::{KEYS, Key};
-use keys::{Kind, Place};
+use keys::{Kind, OptionGroup};
 use trine_session::library::ModelLibrary;
 
 /// The variable that names the file.
@@ -125,7 +125,7 @@ impl Settings {
             }
             settings.file = Some(path);
         }
-        let typed = settings.typed(Place::Run);
+        let typed = settings.typed(OptionGroup::Run);
         let probe =
             RunProbe::try_parse_from(typed).context("the settings contradict each other")?;
         (settings.placement, settings.sampling) = (probe.placement, probe.sampling);
@@ -178,7 +178,7 @@ impl Settings {
     }
 
     /// Returns the values of `place` as a command line.
-    fn typed(&self, place: Place) -> Vec<String> {
+    fn typed(&self, place: OptionGroup) -> Vec<String> {
         let mut typed = vec!["trine".to_owned()];
         for value in self.values.iter().filter(|value| value.key.place == place) {
             typed.extend(value.texts.iter().filter_map(|text| value.key.typed(text)));
@@ -190,7 +190,7 @@ impl Settings {
     /// server. Values for other commands are filled in after presets, which override them.
     pub(crate) fn fill(&self, command: Command) -> Command {
         let mut command = command;
-        for value in self.values.iter().filter(|value| value.key.place == Place::Serve) {
+        for value in self.values.iter().filter(|value| value.key.place == OptionGroup::Serve) {
             command = command.mut_subcommand("serve", |serve| {
                 set_default(serve, value.key.argument(), &value.texts)
             });
@@ -374,10 +374,10 @@ fn check(key: &Key, text: &str) -> Result<(), String> {
         return Err("write true or false".to_owned());
     }
     let probe = match key.place {
-        Place::Program => return Ok(()),
-        Place::Run => RunProbe::command(),
-        Place::Serve => ServeArgs::augment_args(Command::new("trine")),
-        Place::Client => ServerArgs::augment_args(Command::new("trine")),
+        OptionGroup::Program => return Ok(()),
+        OptionGroup::Run => RunProbe::command(),
+        OptionGroup::Serve => ServeArgs::augment_args(Command::new("trine")),
+        OptionGroup::Client => ServerArgs::augment_args(Command::new("trine")),
     };
     let Some(typed) = key.typed(text) else { return Ok(()) };
     match probe.try_get_matches_from(["trine".to_owned(), typed]) {
@@ -391,7 +391,7 @@ fn check(key: &Key, text: &str) -> Result<(), String> {
             let problem = source.unwrap_or_else(|| "it cannot be used".to_owned());
             Err(format!("{:?}: {problem}", terminal::harmless(text)))
         }
-        Ok(matches) if key.place == Place::Run => check_sampling(&matches),
+        Ok(matches) if key.place == OptionGroup::Run => check_sampling(&matches),
         // Other requirements of an option are reported when the command runs.
         _ => Ok(()),
     }

@@ -42,7 +42,7 @@ pub(super) const GROUP: usize = 32;
 /// Keys and values of one layer, each laid out (kv_heads, positions, head_dim), so that a head's
 /// consecutive positions stream from memory.
 #[derive(Debug)]
-pub struct KvCache {
+pub struct LayerCache {
     kind: KvKind,
     shape: KvShape,
     keys: Store,
@@ -91,7 +91,7 @@ impl KvShape {
     }
 }
 
-impl KvCache {
+impl LayerCache {
     /// Reserves a cache. Its pages are zero and take no memory until they are written.
     pub fn new(kind: KvKind, shape: KvShape) -> Result<Self, AttentionError> {
         if shape.kv_heads == 0 || shape.head_dim == 0 {
@@ -102,7 +102,7 @@ impl KvCache {
             });
         }
         shape.bytes(kind).ok_or(OutOfMemory { bytes: usize::MAX })?;
-        Ok(KvCache {
+        Ok(LayerCache {
             kind,
             shape,
             keys: Store::new(kind, &shape)?,

@@ -6,7 +6,7 @@ use crate::vector::dispatch::dispatch_table;
 use crate::vector::lanes::{Lanes, MAX_LANES, widen};
 use crate::vector::math;
 
-use super::cache::{GROUP, KvCache, Stored};
+use super::cache::{GROUP, LayerCache, Stored};
 use super::micro::{self, ByteRows, FloatRows, HalfRows, Rows};
 use super::plan::SequenceRows;
 use super::{BLOCK, CHUNK};
@@ -24,7 +24,7 @@ const DIRECT_VECTORS: usize = 8;
 
 /// The input of a tile.
 pub(super) struct Tile<'a> {
-    pub(super) cache: &'a KvCache,
+    pub(super) cache: &'a LayerCache,
     pub(super) kv_head: usize,
     /// Query heads per row of the tile.
     pub(super) group: usize,

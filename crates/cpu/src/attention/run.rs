@@ -6,7 +6,7 @@ use crate::shared::{SharedBuffer, SharedSlice};
 use super::kernel::{ChunkWork, PartialSoftmax, Softmax, Table, Tile};
 use super::plan::SequenceRows;
 use super::whole::{self, WholeWork};
-use super::{AttentionError, AttentionPlan, AttentionShape, KvCache};
+use super::{AttentionError, AttentionPlan, AttentionShape, LayerCache};
 
 /// The buffers of a thread. Made once per thread and shape; nothing allocates afterwards.
 pub struct AttentionScratch {
@@ -77,7 +77,7 @@ pub struct Attention<'a> {
     whole: &'static whole::Table,
     plan: &'a AttentionPlan,
     shape: AttentionShape,
-    cache: &'a KvCache,
+    cache: &'a LayerCache,
     sequences: &'a [SequenceRows<'a>],
     partials: &'a Partials,
 }
@@ -105,7 +105,7 @@ impl<'a> Attention<'a> {
     pub fn new(
         isa: Isa,
         plan: &'a AttentionPlan,
-        cache: &'a KvCache,
+        cache: &'a LayerCache,
         sequences: &'a [SequenceRows<'a>],
         partials: &'a Partials,
     ) -> Self {

@@ -23,7 +23,7 @@ struct Case {
     streams: Vec<Stream>,
     /// For each row of each stream the number of rows after it that it sees.
     ahead: Vec<Vec<u32>>,
-    cache: KvCache,
+    cache: LayerCache,
     random: ChaCha8Rng,
 }
 
@@ -56,7 +56,7 @@ impl Case {
             .collect();
         let positions = ring.map_or((blocks + 3) * BLOCK, |length| (lengths.len() + 1) * length);
         let cache_shape = KvShape { kv_heads: shape.kv_heads, head_dim: shape.head_dim, positions };
-        let mut cache = KvCache::new(kind, cache_shape).unwrap();
+        let mut cache = LayerCache::new(kind, cache_shape).unwrap();
         assert_eq!(cache.bytes(), cache_shape.bytes(kind).unwrap());
         cache.poison();
         let ahead = streams.iter().map(|stream| vec![0; stream.rows]).collect();
@@ -341,7 +341,7 @@ proptest! {
             || -> Vec<f32> { (0..head_dim).map(|_| random.random_range(-scale..scale)).collect() };
         let (keys, values) = (row(), row());
         let shape = KvShape { kv_heads: 1, head_dim, positions: BLOCK };
-        let mut cache = KvCache::new(KvKind::Int8, shape).unwrap();
+        let mut cache = LayerCache::new(KvKind::Int8, shape).unwrap();
         let view = CacheView::Paged { table: &[0] };
         cache.write(view, 5, &keys, &values);
         for (stored, source) in cache.read(view, 5, 0).iter().zip([&keys, &values]) {
@@ -481,7 +481,7 @@ fn runs_cover_a_range_in_maximal_pieces() {
 fn copies_move_every_head() {
     for kind in [KvKind::F32, KvKind::F16, KvKind::Int8] {
         let shape = KvShape { kv_heads: 2, head_dim: 40, positions: 4 * BLOCK };
-        let mut cache = KvCache::new(kind, shape).unwrap();
+        let mut cache = LayerCache::new(kind, shape).unwrap();
         cache.poison();
         let row: Vec<f32> = (0..80).map(|i| i as f32 * 0.25 - 9.0).collect();
         let table = [3, 1];
@@ -539,5 +539,5 @@ fn hostile_views_are_refused() {
         Err(AttentionError::TooManyItems { capacity: 8 })
     ));
     let huge = KvShape { kv_heads: 1 << 20, head_dim: 1 << 20, positions: usize::MAX / 4 };
-    assert!(matches!(KvCache::new(KvKind::F16, huge), Err(AttentionError::OutOfMemory(_))));
+    assert!(matches!(LayerCache::new(KvKind::F16, huge), Err(AttentionError::OutOfMemory(_))));
 }

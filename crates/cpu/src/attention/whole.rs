@@ -20,7 +20,7 @@ use crate::vector::dispatch::dispatch_table;
 use crate::vector::lanes::{Lanes, MAX_LANES};
 use crate::vector::math;
 
-use super::cache::{KvCache, Stored};
+use super::cache::{LayerCache, Stored};
 use super::kernel::{Tile, expand};
 use super::micro::{FloatRows, Rows};
 
@@ -182,8 +182,8 @@ fn block<S: Lanes, const M: usize>(
     let (queries, weights, sums) = (queries.get(), weights.get_mut(), sums.get_mut());
     let (largest, total) = (largest.get_mut(), total.get_mut());
     let [keys, values] = expanded;
-    let keys = floats(s, tile, positions.clone(), KvCache::keys_of, keys.get_mut());
-    let values = floats(s, tile, positions, KvCache::values_of, values.get_mut());
+    let keys = floats(s, tile, positions.clone(), LayerCache::keys_of, keys.get_mut());
+    let values = floats(s, tile, positions, LayerCache::values_of, values.get_mut());
     for index in 0..strips {
         let own = index * head_dim * strip..(index + 1) * head_dim * strip;
         let lanes = index * strip..(index + 1) * strip;
@@ -202,7 +202,7 @@ fn floats<'a, S: Lanes>(
     s: S,
     tile: &Tile<'a>,
     positions: Range<usize>,
-    rows_of: impl Fn(&'a KvCache, usize, usize, usize) -> Stored<'a>,
+    rows_of: impl Fn(&'a LayerCache, usize, usize, usize) -> Stored<'a>,
     expanded: &'a mut [f32],
 ) -> FloatRows<'a> {
     let Tile { head_dim, width, .. } = *tile;

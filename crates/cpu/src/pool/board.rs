@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::turn::Turn;
+use super::turn::TimeSlice;
 
 /// Bits of the state that hold the next unit; the others hold the serial number of the phase.
 const UNIT_BITS: u32 = 24;
@@ -134,7 +134,7 @@ impl Board {
 pub struct Units<'a> {
     board: &'a Board,
     claim: Claim,
-    turn: &'a Turn,
+    turn: &'a TimeSlice,
     /// The number of units handed out here.
     handed: usize,
     /// Whether no unit is left. The board must not be asked again then: its bits have room for one
@@ -144,7 +144,7 @@ pub struct Units<'a> {
 
 impl<'a> Units<'a> {
     /// Begins with a unit that the thread has taken.
-    pub(super) fn new(board: &'a Board, claim: Claim, turn: &'a Turn) -> Self {
+    pub(super) fn new(board: &'a Board, claim: Claim, turn: &'a TimeSlice) -> Self {
         Units { board, claim, turn, handed: 0, is_empty: false }
     }
 

@@ -16,14 +16,14 @@ const LOOKS: usize = 32;
 /// One seat for each thread of the pool.
 #[derive(Debug)]
 pub(super) struct Seats {
-    seats: Box<[Seat]>,
+    seats: Box<[Sleeper]>,
     /// The number of threads that sleep or are about to.
     asleep: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Seat {
+struct Sleeper {
     asleep: AtomicBool,
     /// The thread that sleeps.
     thread: Mutex<Option<Thread>>,
@@ -32,7 +32,7 @@ struct Seat {
 impl Seats {
     pub(super) fn new(threads: usize) -> Self {
         Seats {
-            seats: (0..threads).map(|_| Seat::default()).collect(),
+            seats: (0..threads).map(|_| Sleeper::default()).collect(),
             asleep: AtomicUsize::new(0),
         }
     }

@@ -116,7 +116,7 @@ fn a_worker_that_came_for_one_phase_is_not_waited_for_in_the_next() {
             };
             // Its turn is over: it does not go on to the next phase, whichever thread ends this
             // one.
-            shared.take_part(claim, 1, &Turn::new(Duration::ZERO));
+            shared.take_part(claim, 1, &TimeSlice::new(Duration::ZERO));
         });
         pool.run(&work).unwrap();
     });
@@ -320,7 +320,7 @@ fn the_board_hands_out_and_counts() {
     board.publish(4, 3, 1);
     assert!(board.is_open());
     assert_eq!(board.claim(), phase(4, 3, 1));
-    let turn = Turn::new(Duration::MAX);
+    let turn = TimeSlice::new(Duration::MAX);
     let mut units = Units::new(&board, phase(4, 3, 0).unwrap(), &turn);
     assert_eq!((units.next(), units.next(), units.next()), (Some(0), Some(2), None));
     assert_eq!((units.handed(), board.is_open(), board.claim()), (2, false, None));
@@ -344,7 +344,7 @@ fn a_thread_whose_turn_is_over_takes_no_second_unit() {
     let board = Board::default();
     board.publish(0, 3, 1);
     let claim = Claim { phase: 0, units: 3, unit: 0 };
-    let turn = Turn::new(Duration::ZERO);
+    let turn = TimeSlice::new(Duration::ZERO);
     let mut units = Units::new(&board, claim, &turn);
     assert_eq!((units.next(), units.next()), (Some(0), None));
     assert_eq!(board.claim().map(|claim| claim.unit), Some(1));

@@ -14,15 +14,15 @@ pub(super) const LENGTH: Duration = Duration::from_millis(1);
 /// all threads wait until it goes on. A thread that offers its core between two units is stopped
 /// there, where no thread waits for it.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct TimeSlice {
     began: Instant,
     length: Duration,
 }
 
-impl Turn {
+impl TimeSlice {
     /// Begins a turn now; one of [`Duration::MAX`] has no end.
     pub(super) fn new(length: Duration) -> Self {
-        Turn { began: Instant::now(), length }
+        TimeSlice { began: Instant::now(), length }
     }
 
     /// Returns whether the thread should offer its core as soon as it holds no unit.
@@ -50,7 +50,7 @@ mod tests {
     fn a_turn_is_over_after_its_length() {
         let hour = Duration::from_secs(3600);
         for (length, expected) in [(Duration::ZERO, true), (hour, false), (Duration::MAX, false)] {
-            assert_eq!(Turn::new(length).is_over(), expected, "{length:?}");
+            assert_eq!(TimeSlice::new(length).is_over(), expected, "{length:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use trine_backend::{Facts, Lent, Noted};
 use trine_model::{BufferId, ExpertMatrix, Goal, Scratch, WeightId};
 use trine_weights::Tensor;
 
-use crate::attention::{AttentionScratch, KvCache};
+use crate::attention::{AttentionScratch, LayerCache};
 use crate::isa::Isa;
 use crate::matmul::{MatrixSlice, PackedMatrix, Scratch as MatmulScratch};
 use crate::vector::VectorKernels;
@@ -58,7 +58,7 @@ pub(super) struct Fixed {
     /// What a partner has taken in, if the Plan delegates products.
     pub(super) lent: Option<Lent>,
     /// One for each cache of the Plan.
-    pub(super) caches: Vec<KvCache>,
+    pub(super) caches: Vec<LayerCache>,
     /// For each goal of the Plan, which steps are run.
     pub(super) serving: BTreeMap<Goal, Vec<bool>>,
     pub(super) attention_of_step: Vec<usize>,

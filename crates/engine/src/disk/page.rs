@@ -21,7 +21,7 @@
 use sha2::{Digest, Sha256};
 use trine_backend::{BLOCK, Facts, KvPart};
 
-use crate::pictures::Album;
+use crate::pictures::PictureSpans;
 use crate::scope::Scope;
 
 const MAGIC: &[u8; 8] = b"trineKV1";
@@ -117,7 +117,7 @@ impl Origin {
         scope: Scope,
         tokens: &[u32],
     ) -> impl Iterator<Item = PageKey> {
-        static NONE: Album = Album::none();
+        static NONE: PictureSpans = PictureSpans::none();
         self.pages_with(is_bulk, scope, tokens, &NONE)
     }
 
@@ -128,7 +128,7 @@ impl Origin {
         is_bulk: bool,
         scope: Scope,
         tokens: &[u32],
-        album: &Album,
+        album: &PictureSpans,
     ) -> impl Iterator<Item = PageKey> {
         let start: Hash = Sha256::new()
             .chain_update(self.hash)

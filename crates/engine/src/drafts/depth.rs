@@ -30,7 +30,7 @@ const GAIN: f64 = 0.02;
 
 /// The guesses that a step is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Choice<'a> {
+pub(crate) struct DraftDepth<'a> {
     /// The number of guesses, by sequence.
     pub(crate) depths: &'a [usize],
     /// Whether the drafter makes the guesses, by sequence.
@@ -84,7 +84,7 @@ impl Depths {
         free: usize,
         chances: &[Chance],
         reading: &dyn Fn(usize) -> f64,
-    ) -> Choice<'_> {
+    ) -> DraftDepth<'_> {
         self.looks.clear();
         self.looks.resize(chances.len(), false);
         if let Some(guesses) = self.fixed {
@@ -110,9 +110,9 @@ impl Depths {
         self.fixed = guesses;
     }
 
-    fn choice(&self) -> Choice<'_> {
+    fn choice(&self) -> DraftDepth<'_> {
         let Self { sharing, looks, .. } = self;
-        Choice { depths: sharing.depths(), drafted: sharing.drafted(), looks }
+        DraftDepth { depths: sharing.depths(), drafted: sharing.drafted(), looks }
     }
 
     /// Returns whether the next step with this many rows without guesses is to have none, so that

@@ -5,9 +5,9 @@ use trine_model::Goal;
 
 use super::{Ask, Drafter, GUESSES_MAX, Target};
 use crate::events::SequenceId;
-use crate::kv::{KvCache, KvShape};
-use crate::rows::{self, Rows};
-use crate::sampling::{Stream, Workspace};
+use crate::kv::{KvBooks, KvShape};
+use crate::rows::{self, BatchBuffers};
+use crate::sampling::{SamplerState, Workspace};
 use crate::scope::Scope;
 
 /// A smaller model that has a Program and caches of its own.
@@ -18,9 +18,9 @@ use crate::scope::Scope;
 /// right is kept; what was wrong is overwritten, as in the model that it guesses for.
 pub struct ModelDrafter {
     program: Box<dyn Program>,
-    kv: KvCache,
-    seats: Vec<Seat>,
-    rows: Rows,
+    kv: KvBooks,
+    seats: Vec<DraftSlot>,
+    rows: BatchBuffers,
     workspace: Workspace,
     /// Whether logits were not finite.
     is_broken: bool,
@@ -36,7 +36,7 @@ pub struct ModelDrafter {
 
 /// What one of the Program's slots holds.
 #[derive(Default)]
-struct Seat {
+struct DraftSlot {
     id: Option<SequenceId>,
     scope: Scope,
     /// The tokens whose keys and values are in the cache.
@@ -47,7 +47,7 @@ struct Seat {
     used: u64,
 }
 
-impl Seat {
+impl DraftSlot {
     /// Returns how many tokens a sequence begins with that are in the cache and may serve it.
     fn common(&self, ask: &Ask<'_>) -> usize {
         let pairs = self.tokens.iter().zip(ask.tokens);
@@ -61,7 +61,7 @@ struct Party {
     ask: usize,
     seat: usize,
     /// The random numbers that the sequence will use.
-    stream: Stream,
+    stream: SamplerState,
 }
 
 /// A sequence whose text is read on.
@@ -79,11 +79,11 @@ impl ModelDrafter {
         let Facts { plan, options, .. } = program.facts();
         let vocabulary = plan.output(0).columns;
         let slots = options.sequences;
-        let kv = KvCache::new(KvShape::of(options, &plan.caches));
-        let rows = Rows::new(options.width.tokens, options.width.outputs, slots);
+        let kv = KvBooks::new(KvShape::of(options, &plan.caches));
+        let rows = BatchBuffers::new(options.width.tokens, options.width.outputs, slots);
         Self {
             kv,
-            seats: (0..slots).map(|_| Seat::default()).collect(),
+            seats: (0..slots).map(|_| DraftSlot::default()).collect(),
             rows,
             workspace: Workspace::new(vocabulary),
             is_broken: false,
@@ -218,7 +218,7 @@ impl ModelDrafter {
 
     /// Counts guesses that became tokens as computed, except for the last token.
     fn keep_right_guesses(&mut self, seat: usize, tokens: &[u32]) {
-        let Seat { tokens: held, guesses, .. } = &mut self.seats[seat];
+        let DraftSlot { tokens: held, guesses, .. } = &mut self.seats[seat];
         let next = &tokens[held.len()..tokens.len() - 1];
         let right = guesses.iter().zip(next).take_while(|(guess, token)| guess == token).count();
         held.extend_from_slice(&next[..right]);
@@ -422,7 +422,7 @@ impl ModelDrafter {
 }
 
 /// Returns where the parties of a draft keep keys and values.
-fn views<'a>(kv: &'a KvCache, parties: &'a [Party]) -> impl Iterator<Item = SequenceView<'a>> {
+fn views<'a>(kv: &'a KvBooks, parties: &'a [Party]) -> impl Iterator<Item = SequenceView<'a>> {
     let view =
         |party: &'a Party| SequenceView { slot: party.seat as u32, blocks: kv.blocks(party.seat) };
     parties.iter().map(view)

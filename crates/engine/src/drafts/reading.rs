@@ -4,14 +4,14 @@ use trine_backend::{BackendError, Facts, Program, SequenceView};
 use trine_model::Goal;
 
 use super::{Ask, Drafter, Target};
-use crate::kv::KvCache;
-use crate::rows::{Rows, StepLogits};
-use crate::sampling::{Stream, Workspace};
+use crate::kv::KvBooks;
+use crate::rows::{BatchBuffers, StepLogits};
+use crate::sampling::{SamplerState, Workspace};
 
 /// Guesses with the draft of the Program that it guesses for: it has no Program and no caches of
 /// its own, so a text is never read for it.
 pub struct ReadingDrafter {
-    rows: Rows,
+    rows: BatchBuffers,
     workspace: Workspace,
     /// The most sequences in a step.
     sequences: usize,
@@ -29,7 +29,7 @@ struct Party {
     /// Index in what is asked.
     ask: usize,
     /// The random numbers that the sequence will use.
-    stream: Stream,
+    stream: SamplerState,
     /// The hidden state for the next guess.
     state: Vec<f32>,
 }
@@ -45,7 +45,7 @@ impl ReadingDrafter {
         let columns = [outputs[0], outputs[1]].map(|id| plan.buffer(id).columns);
         let sequences = options.sequences.min(options.width.tokens).min(options.width.outputs);
         Some(Self {
-            rows: Rows::new(sequences, sequences, sequences),
+            rows: BatchBuffers::new(sequences, sequences, sequences),
             workspace: Workspace::new(columns[0]),
             sequences,
             columns,
@@ -182,7 +182,7 @@ impl ReadingDrafter {
 
 /// Returns where the sequences of a draft keep keys and values.
 fn views<'a>(
-    kv: &'a KvCache,
+    kv: &'a KvBooks,
     parties: &'a [Party],
     asks: &'a [Ask<'_>],
 ) -> impl Iterator<Item = SequenceView<'a>> {

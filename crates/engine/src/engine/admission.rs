@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use trine_backend::BLOCK;
 
 use super::Engine;
-use super::place::Place;
+use super::place::SlotState;
 use super::rotation::Turns;
-use super::sequence::{Sequence, Turn};
+use super::sequence::{Sequence, StoreRead};
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
 use crate::kv::Lease;
@@ -97,7 +97,7 @@ impl Engine {
             }
             let aside = aside.filter(|_| waiting_suffice);
             if let Some(slot) = aside.filter(|_| is_full || !has_room) {
-                self.set_aside(slot);
+                self.requeue(slot);
                 // The request may need the blocks of another one that waits as well.
                 continue;
             }
@@ -120,7 +120,7 @@ impl Engine {
         let (aside, spare) = (self.last_in_wait(), self.spare());
         let mut served = HashSet::new();
         if is_full && aside.is_none() {
-            served.extend(self.places.iter().filter_map(Place::rank).map(|rank| rank.client));
+            served.extend(self.places.iter().filter_map(SlotState::rank).map(|rank| rank.client));
         }
         House { is_full, aside, spare, turns: self.turns(), served }
     }
@@ -255,7 +255,7 @@ impl Engine {
         let place = fair_place(clients.map(|rank| rank.client), rank.client);
         self.scheduler.admit(lease.slot, rows, wanted, sequence.job.goal(), place);
         assert!(self.places[lease.slot].running().is_none(), "slot {} is running", lease.slot);
-        self.places[lease.slot] = Place::Running(rank, sequence);
+        self.places[lease.slot] = SlotState::Running(rank, sequence);
         let Some(from) = lease.copied_from else { return Ok(()) };
         self.program.copy_slot(from as u32, lease.slot as u32, self.kv.written(from))?;
         // The running sequence will lose these positions from its rings, and more requests may
@@ -370,10 +370,10 @@ impl Engine {
 
     /// Queues a running sequence again. Others can use its blocks immediately.
     fn preempt(&mut self, slot: usize) {
-        let Place::Running(rank, _) = self.places[slot] else { return };
+        let SlotState::Running(rank, _) = self.places[slot] else { return };
         let mut sequence = self.end(slot, true);
         sequence.statistics.preemptions += 1;
-        sequence.turn = Turn::Open;
+        sequence.turn = StoreRead::Open;
         sequence.wanted_from = None;
         self.status.preemptions += 1;
         tracing::debug!(sequence = %sequence.id, "its memory goes to others; it is queued again");
@@ -408,7 +408,7 @@ impl Engine {
 
     /// Returns whether a sequence of a client is running.
     fn has_running(&self, client: ClientId) -> bool {
-        self.places.iter().filter_map(Place::rank).any(|rank| rank.client == client)
+        self.places.iter().filter_map(SlotState::rank).any(|rank| rank.client == client)
     }
 
     /// Returns whether a request of the queue would have room if each client had one sequence that
@@ -428,8 +428,8 @@ impl Engine {
         self.stop_guessing(slot);
         let kept = self.places[slot].kept(self.kv.length(slot));
         match std::mem::replace(&mut self.places[slot], kept) {
-            Place::Running(_, sequence) => sequence,
-            Place::Kept(_) => unreachable!("only running sequences end"),
+            SlotState::Running(_, sequence) => sequence,
+            SlotState::Kept(_) => unreachable!("only running sequences end"),
         }
     }
 
@@ -454,13 +454,13 @@ impl Engine {
         self.status.device_failures += 1;
         self.cut_short();
         for slot in 0..self.places.len() {
-            let Place::Running(rank, _) = self.places[slot] else { continue };
+            let SlotState::Running(rank, _) = self.places[slot] else { continue };
             let mut sequence = self.end(slot, false);
             if sequence.is_cancelled {
                 self.ended.push(sequence.finished(Finish::Cancelled));
             } else if sequence.is_silent() && sequence.try_again() {
                 // Memory is empty now, but the store may have its beginning.
-                sequence.turn = Turn::Open;
+                sequence.turn = StoreRead::Open;
                 sequence.wanted_from = None;
                 self.queue.put_back(rank, sequence.prompt, sequence);
             } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use trine_backend::{BackendError, Idle};
 
 use super::flight::Landed;
-use super::place::Place;
+use super::place::SlotState;
 use super::sequence::Sequence;
 use crate::drafts::depth::{Chance, Depths, Supply};
 use crate::drafts::kinds::{Averages, MODEL, Origin};
@@ -96,7 +96,7 @@ impl Drafting {
     /// each as many as pay. Returns the seconds that a drafter took by `clock`.
     pub(super) fn guess(
         &mut self,
-        places: &mut [Place],
+        places: &mut [SlotState],
         picks: &[Pick],
         free: usize,
         context: usize,
@@ -131,7 +131,7 @@ impl Drafting {
     }
 
     /// Looks guesses up and notes the chances of each sequence.
-    fn look_up(&mut self, places: &mut [Place], picks: &[Pick], free: usize, context: usize) {
+    fn look_up(&mut self, places: &mut [SlotState], picks: &[Pick], free: usize, context: usize) {
         self.chances.clear();
         let is_ready = self.model.as_mut().is_some_and(Model::is_ready);
         let model = self.model.as_ref().filter(|_| is_ready);
@@ -170,7 +170,7 @@ impl Drafting {
     /// Asks the drafter for the guesses that were chosen. Returns the seconds that it took.
     fn ask_model(
         &mut self,
-        places: &mut [Place],
+        places: &mut [SlotState],
         picks: &[Pick],
         clock: &dyn Fn() -> Duration,
         target: &mut Target<'_>,
@@ -273,7 +273,7 @@ impl Guesses {
 }
 
 /// Returns the sequence of a pick.
-pub(super) fn running<'a>(places: &'a mut [Place], pick: &Pick) -> &'a mut Sequence {
+pub(super) fn running<'a>(places: &'a mut [SlotState], pick: &Pick) -> &'a mut Sequence {
     places[pick.slot].running_mut().expect("a picked slot has a sequence")
 }
 

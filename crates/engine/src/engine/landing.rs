@@ -9,11 +9,11 @@ use super::Engine;
 use super::drafting::running;
 use super::draws::{Draws, RowUse};
 use super::flight::{Landed, Outcome};
-use super::place::Place;
+use super::place::SlotState;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
-use crate::kv::KvCache;
+use crate::kv::KvBooks;
 use crate::request::Limits;
 use crate::rows::{self, StepLogits};
 use crate::sampling::Workspace;
@@ -173,8 +173,8 @@ fn wait<'a>(
     program: &'a mut dyn Program,
     (step, states): (InFlight, Option<&mut Vec<f32>>),
     draws: &mut Draws,
-    step_of: (&[Pick], &KvCache),
-    places: &mut [Place],
+    step_of: (&[Pick], &KvBooks),
+    places: &mut [SlotState],
 ) -> Result<StepLogits<'a>, BackendError> {
     let Facts { plan, finds_top, .. } = program.facts();
     let of_logits = (plan.output(0).columns, *finds_top);
@@ -193,7 +193,7 @@ fn wait<'a>(
 
 /// Returns the picks of a step, each with the positions of its output rows.
 fn output_rows<'a>(
-    (picks, kv): (&'a [Pick], &'a KvCache),
+    (picks, kv): (&'a [Pick], &'a KvBooks),
 ) -> impl Iterator<Item = (&'a Pick, Range<usize>)> {
     picks.iter().map(|pick| {
         let end = kv.length(pick.slot) + pick.rows;
@@ -206,8 +206,8 @@ fn output_rows<'a>(
 /// `of_logits` has the vocabulary, and whether the device finds the largest logits.
 fn ask(
     draws: &mut Draws,
-    step_of: (&[Pick], &KvCache),
-    places: &mut [Place],
+    step_of: (&[Pick], &KvBooks),
+    places: &mut [SlotState],
     of_logits: (usize, bool),
     is_asked: impl Fn(&Sequence) -> bool,
 ) {

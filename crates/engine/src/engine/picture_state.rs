@@ -3,16 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::place::Place;
+use super::place::SlotState;
 use super::sequence::Sequence;
-use crate::kv::KvCache;
-use crate::pictures::{Bell, SightError};
+use crate::kv::KvBooks;
+use crate::pictures::{PictureError, WakeSignal};
 use crate::request::{PromptPicture, Waker};
 use crate::scheduler::Cuts;
 
 /// What an engine knows about the pictures, and the constraints, that it waits for.
 pub(super) struct PictureWait {
-    pub(super) bell: Arc<Bell>,
+    pub(super) bell: Arc<WakeSignal>,
     /// Rings it.
     pub(super) waker: Waker,
     /// Columns of the rows of pictures.
@@ -25,12 +25,12 @@ pub(super) struct PictureWait {
 pub(super) enum PictureState {
     Waits,
     Ready,
-    Failed(SightError),
+    Failed(PictureError),
 }
 
 impl PictureWait {
     pub(super) fn new(columns: usize) -> Self {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(WakeSignal::default());
         let own = Arc::clone(&bell);
         Self { bell, waker: Arc::new(move || own.ring()), columns, is_stalled: false }
     }
@@ -49,7 +49,7 @@ pub(super) fn state_of(picture: &PromptPicture, columns: usize) -> PictureState 
         None => PictureState::Waits,
         Some(Ok(rows)) if rows.len() == soft_tokens * columns => PictureState::Ready,
         Some(Ok(rows)) => {
-            PictureState::Failed(SightError::OtherRows { found: rows.len(), soft_tokens })
+            PictureState::Failed(PictureError::OtherRows { found: rows.len(), soft_tokens })
         }
         Some(Err(error)) => PictureState::Failed(error.clone()),
     }
@@ -57,8 +57,8 @@ pub(super) fn state_of(picture: &PromptPicture, columns: usize) -> PictureState 
 
 /// Where the prompts of running sequences may be cut.
 pub(super) struct Borders<'a> {
-    pub(super) places: &'a [Place],
-    pub(super) kv: &'a KvCache,
+    pub(super) places: &'a [SlotState],
+    pub(super) kv: &'a KvBooks,
     /// Columns of the rows of pictures.
     pub(super) columns: usize,
 }

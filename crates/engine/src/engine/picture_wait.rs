@@ -8,11 +8,11 @@ use trine_backend::BLOCK;
 
 use super::Engine;
 use super::picture_state::{Borders, PictureState, state_of};
-use super::place::Place;
+use super::place::SlotState;
 use super::prefixes::Reading;
 use super::sequence::Sequence;
 use crate::events::Event;
-use crate::pictures::SightError;
+use crate::pictures::PictureError;
 use crate::queue::Rank;
 use crate::request::PromptPicture;
 
@@ -49,7 +49,7 @@ impl Engine {
     }
 
     /// Returns whether rows of a picture in a range of positions are still to be made. One that
-    /// failed is not waited for: [`Engine::end_blind`] ends the request in the next step.
+    /// failed is not waited for: [`Engine::end_failed_pictures`] ends the request in the next step.
     fn waits_within(&self, sequence: &Sequence, range: Range<usize>) -> bool {
         let waits = |picture: &PromptPicture| {
             matches!(state_of(picture, self.picture_wait.columns), PictureState::Waits)
@@ -75,15 +75,15 @@ impl Engine {
         let is_any_left = self.scheduler.sequences() < self.places.len();
         let slots = (0..self.places.len()).filter(move |&slot| is_any_left && waits(slot));
         slots.filter_map(|slot| match &self.places[slot] {
-            Place::Running(rank, _) => Some((*rank, slot)),
-            Place::Kept(_) => None,
+            SlotState::Running(rank, _) => Some((*rank, slot)),
+            SlotState::Kept(_) => None,
         })
     }
 
     /// Queues a running sequence that waits for a picture again, so that another can have its place
     /// or its blocks. The cache keeps what it has until another needs the memory.
-    pub(super) fn set_aside(&mut self, slot: usize) {
-        let Place::Running(rank, _) = self.places[slot] else { return };
+    pub(super) fn requeue(&mut self, slot: usize) {
+        let SlotState::Running(rank, _) = self.places[slot] else { return };
         let length = self.kv.length(slot);
         let mut sequence = self.end(slot, true);
         sequence.wanted_from = Some(length);
@@ -113,7 +113,7 @@ impl Engine {
     }
 
     /// Ends the requests of which a picture that they need has no rows.
-    pub(super) fn end_blind(&mut self, events: &mut Vec<Event>) {
+    pub(super) fn end_failed_pictures(&mut self, events: &mut Vec<Event>) {
         let columns = self.picture_wait.columns;
         let failure = |sequence: &Sequence, from: usize| {
             let wanted = sequence.pictures_in(from..sequence.prompt);
@@ -122,9 +122,9 @@ impl Engine {
                 PictureState::Waits | PictureState::Ready => None,
             })
         };
-        let note = |sequence: &Sequence, error: &SightError| match error {
+        let note = |sequence: &Sequence, error: &PictureError| match error {
             // A tower is only stopped on purpose.
-            SightError::Stopped => {
+            PictureError::Stopped => {
                 tracing::debug!(sequence = %sequence.id, %error, "sequence ended");
             }
             _ => tracing::warn!(sequence = %sequence.id, %error, "sequence ended"),
@@ -133,7 +133,7 @@ impl Engine {
             self.queue.remove_each(|sequence| failure(sequence, sequence.wanted_from?))
         {
             note(&sequence, &error);
-            events.push(sequence.blind(error));
+            events.push(sequence.picture_failed(error));
         }
         for slot in 0..self.places.len() {
             let sequence = self.places[slot].running();
@@ -143,7 +143,7 @@ impl Engine {
             if let Some(error) = failure(sequence, self.kv.length(slot)) {
                 let sequence = self.end(slot, true);
                 note(&sequence, &error);
-                events.push(sequence.blind(error));
+                events.push(sequence.picture_failed(error));
             }
         }
     }
@@ -156,7 +156,7 @@ impl Engine {
             from.is_some_and(|from| self.waits_within(sequence, from..sequence.prompt))
         };
         let mut waiting = self.queue.iter().map(|(_, sequence)| &**sequence);
-        let mut running = self.places.iter().filter_map(Place::running);
+        let mut running = self.places.iter().filter_map(SlotState::running);
         self.picture_wait.is_stalled = waiting.any(waits_for_rows)
             || running.any(|sequence| sequence.is_held || waits_for_rows(sequence));
         let is_alone = !self.picture_wait.bell.has_outer() && !self.waits_for_store();

@@ -2,12 +2,12 @@
 
 use super::precision::Computed;
 use super::sequence::Sequence;
-use crate::pictures::Album;
+use crate::pictures::PictureSpans;
 use crate::queue::Rank;
 use crate::scope::Scope;
 
 /// What the engine knows about a slot.
-pub(super) enum Place {
+pub(super) enum SlotState {
     /// A running sequence.
     Running(Rank, Box<Sequence>),
     /// A sequence that ended.
@@ -17,43 +17,43 @@ pub(super) enum Place {
 /// What is known about a sequence that ended.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// The tokens. The first [`KvCache::length`](crate::kv::KvCache::length) of
+    /// The tokens. The first [`KvBooks::length`](crate::kv::KvBooks::length) of
     /// them are in the cache.
     pub(super) tokens: Vec<u32>,
     /// The pictures among them.
-    pub(super) album: Album,
+    pub(super) album: PictureSpans,
     /// How its positions were computed.
     pub(super) computed: Computed,
     /// The requests that may use it.
     pub(super) scope: Scope,
 }
 
-impl Place {
+impl SlotState {
     /// Returns the rank of a running sequence.
     pub(super) fn rank(&self) -> Option<Rank> {
         match self {
-            Place::Running(rank, _) => Some(*rank),
-            Place::Kept(_) => None,
+            SlotState::Running(rank, _) => Some(*rank),
+            SlotState::Kept(_) => None,
         }
     }
 
     pub(super) fn tokens(&self) -> &[u32] {
         match self {
-            Place::Running(_, sequence) => &sequence.tokens,
-            Place::Kept(kept) => &kept.tokens,
+            SlotState::Running(_, sequence) => &sequence.tokens,
+            SlotState::Kept(kept) => &kept.tokens,
         }
     }
 
-    pub(super) fn album(&self) -> &Album {
+    pub(super) fn album(&self) -> &PictureSpans {
         match self {
-            Place::Running(_, sequence) => &sequence.album,
-            Place::Kept(kept) => &kept.album,
+            SlotState::Running(_, sequence) => &sequence.album,
+            SlotState::Kept(kept) => &kept.album,
         }
     }
 
     /// Returns what is kept of its first positions, which end between pictures.
-    pub(super) fn kept(&self, length: usize) -> Place {
-        Place::Kept(Kept {
+    pub(super) fn kept(&self, length: usize) -> SlotState {
+        SlotState::Kept(Kept {
             tokens: self.tokens()[..length].to_vec(),
             album: self.album().before(length),
             computed: self.computed(),
@@ -63,15 +63,15 @@ impl Place {
 
     pub(super) fn scope(&self) -> Scope {
         match self {
-            Place::Running(_, sequence) => sequence.scope,
-            Place::Kept(kept) => kept.scope,
+            SlotState::Running(_, sequence) => sequence.scope,
+            SlotState::Kept(kept) => kept.scope,
         }
     }
 
     pub(super) fn computed(&self) -> Computed {
         match self {
-            Place::Running(_, sequence) => sequence.computed(),
-            Place::Kept(kept) => kept.computed,
+            SlotState::Running(_, sequence) => sequence.computed(),
+            SlotState::Kept(kept) => kept.computed,
         }
     }
 
@@ -90,15 +90,15 @@ impl Place {
 
     pub(super) fn running(&self) -> Option<&Sequence> {
         match self {
-            Place::Running(_, sequence) => Some(sequence),
-            Place::Kept(_) => None,
+            SlotState::Running(_, sequence) => Some(sequence),
+            SlotState::Kept(_) => None,
         }
     }
 
     pub(super) fn running_mut(&mut self) -> Option<&mut Sequence> {
         match self {
-            Place::Running(_, sequence) => Some(sequence),
-            Place::Kept(_) => None,
+            SlotState::Running(_, sequence) => Some(sequence),
+            SlotState::Kept(_) => None,
         }
     }
 }

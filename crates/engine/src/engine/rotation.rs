@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::Engine;
-use super::place::Place;
+use super::place::SlotState;
 use super::sequence::Sequence;
 use crate::queue::{ClientId, Rank};
 
@@ -35,8 +35,8 @@ struct Had {
 }
 
 impl Had {
-    fn of(place: &Place, slot: usize) -> Option<Self> {
-        let Place::Running(rank, sequence) = place else { return None };
+    fn of(place: &SlotState, slot: usize) -> Option<Self> {
+        let SlotState::Running(rank, sequence) = place else { return None };
         let (written, before) = (sequence.written(), sequence.written_before);
         Some(Self { rank: *rank, slot, written, before, length: sequence.tokens.len() })
     }

@@ -15,17 +15,17 @@ use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
 use crate::drafts::kinds::{Acceptances, Origin};
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
-use crate::pictures::{Album, SightError};
+use crate::pictures::{PictureError, PictureSpans};
 use crate::pooling::Pool;
 use crate::request::{Constraint, Job, Limits, PromptPicture, Request, Waker};
 use crate::rows::StepLogits;
-use crate::sampling::{Occurrences, Stream, Workspace, logprobs};
+use crate::sampling::{Occurrences, SamplerState, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
 
 /// The state of a waiting request with respect to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum StoreRead {
     /// The request has not asked for pages.
     Open,
     /// The request waits, at most until this time, for the pages of another one to be read.
@@ -39,7 +39,7 @@ pub(super) enum Turn {
 /// A request that is in the queue or in a slot.
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
-    /// Prompt and generated tokens. The first [`KvCache::length`](crate::kv::KvCache::length) of
+    /// Prompt and generated tokens. The first [`KvBooks::length`](crate::kv::KvBooks::length) of
     /// them are in the cache.
     pub(super) tokens: Vec<u32>,
     pub(super) prompt: usize,
@@ -49,13 +49,13 @@ pub(super) struct Sequence {
     /// The tokens that it had written when it got its place.
     pub(super) written_before: usize,
     /// Its state with respect to the store of prefixes, while it waits.
-    pub(super) turn: Turn,
+    pub(super) turn: StoreRead,
     /// The position at which to keep a fork for others; 0 for none.
     pub(super) branch: usize,
     /// The pictures of its prompt, in order.
     pictures: Arc<[PromptPicture]>,
     /// The positions of the pictures.
-    pub(super) album: Album,
+    pub(super) album: PictureSpans,
     /// The position from which on its pictures are wanted, as what is before is in the cache;
     /// `None` until that is known.
     pub(super) wanted_from: Option<usize>,
@@ -73,7 +73,7 @@ pub(super) struct Sequence {
     pub(super) is_held: bool,
     /// Whether the last row of its step is to be run again, as its constraint was not ready.
     pub(super) is_late: bool,
-    stream: Stream,
+    stream: SamplerState,
     occurrences: Occurrences,
     /// Whether the largest logits were not enough for a token.
     needed_all: bool,
@@ -119,9 +119,9 @@ impl Sequence {
             deadline: request.deadline,
             statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
             written_before: 0,
-            turn: Turn::Open,
+            turn: StoreRead::Open,
             branch: 0,
-            album: Album::new(request.pictures.iter().map(PromptPicture::shown)),
+            album: PictureSpans::new(request.pictures.iter().map(PromptPicture::shown)),
             pictures: request.pictures,
             wanted_from: None,
             job: request.job,
@@ -135,7 +135,7 @@ impl Sequence {
             constraint: request.constraint,
             is_held: false,
             is_late: false,
-            stream: Stream::new(request.sampling),
+            stream: SamplerState::new(request.sampling),
             occurrences: Occurrences::default(),
             needed_all: false,
             submitted: Instant::now(),
@@ -418,7 +418,7 @@ impl Sequence {
     }
 
     /// Returns the last event of a sequence that needs a picture without rows.
-    pub(super) fn blind(&self, error: SightError) -> Event {
+    pub(super) fn picture_failed(&self, error: PictureError) -> Event {
         let (finish, picture) = (Finish::PictureFailed, Some(error));
         let statistics = self.statistics;
         self.event(Update::Finished { finish, stop: None, picture, overflow: None, statistics })

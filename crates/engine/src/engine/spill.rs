@@ -11,9 +11,9 @@ use std::time::Duration;
 use trine_backend::{BLOCK, BackendError, KvPage, SequenceView};
 
 use super::Engine;
-use super::place::{Kept, Place};
+use super::place::{Kept, SlotState};
 use super::prefixes::{Prefix, Prefixes, Reading, WORTH_KEEPING};
-use super::sequence::{Sequence, Turn};
+use super::sequence::{Sequence, StoreRead};
 use crate::disk::{Origin, PageKey, PageStore, Spill};
 use crate::error::EngineError;
 use crate::kv::Lost;
@@ -75,7 +75,7 @@ impl Engine {
     }
 
     fn spill(&mut self, lost: &Lost) -> Result<(), EngineError> {
-        let (Some(prefixes), Place::Kept(kept)) = (&mut self.prefixes, &self.places[lost.slot])
+        let (Some(prefixes), SlotState::Kept(kept)) = (&mut self.prefixes, &self.places[lost.slot])
         else {
             return Ok(());
         };
@@ -130,7 +130,7 @@ impl Engine {
                     (answer, waiting) => {
                         let is_wanted = waiting.is_some();
                         if let Some(sequence) = waiting {
-                            sequence.turn = Turn::Over;
+                            sequence.turn = StoreRead::Over;
                         }
                         match answer {
                             None => Reading::Abandoned,
@@ -154,9 +154,9 @@ impl Engine {
     pub(super) fn waits_for_pages(&self, sequence: &Sequence, now: Duration) -> bool {
         let Some(prefixes) = &self.prefixes else { return false };
         match sequence.turn {
-            Turn::Reading => true,
-            Turn::Queued(until) => prefixes.is_busy() && now < until,
-            Turn::Open | Turn::Over => false,
+            StoreRead::Reading => true,
+            StoreRead::Queued(until) => prefixes.is_busy() && now < until,
+            StoreRead::Open | StoreRead::Over => false,
         }
     }
 
@@ -166,12 +166,12 @@ impl Engine {
         let (Some(prefixes), Some(sequence)) = (&mut self.prefixes, self.queue.get(rank)) else {
             return false;
         };
-        if sequence.turn == Turn::Over {
+        if sequence.turn == StoreRead::Over {
             return false;
         }
         let turn = if sequence.most_reused() < sequence.tokens.len() {
             // Rows that are read are not run, and these have something to report.
-            Turn::Over
+            StoreRead::Over
         } else {
             let places = &self.places;
             let common = |slot: usize| places[slot].common(sequence);
@@ -181,27 +181,27 @@ impl Engine {
             let mut patience =
                 |prefix: &Prefix| prefixes.patience(prefix, prefix.length - in_memory);
             match found.and_then(|prefix| Some((patience(&prefix)?, prefix))) {
-                None => Turn::Over,
+                None => StoreRead::Over,
                 Some((patience, _)) if prefixes.is_busy() => match sequence.turn {
-                    Turn::Queued(_) => Turn::Over,
-                    _ => Turn::Queued(now + patience),
+                    StoreRead::Queued(_) => StoreRead::Over,
+                    _ => StoreRead::Queued(now + patience),
                 },
                 Some((most, prefix)) => {
                     // The time that it waited for its turn counts.
                     let patience = match sequence.turn {
-                        Turn::Queued(until) => most.min(until.saturating_sub(now)),
+                        StoreRead::Queued(until) => most.min(until.saturating_sub(now)),
                         _ => most,
                     };
                     prefixes.store.read(prefix.pages.clone());
                     prefixes.reading = Reading::Asked { rank, prefix, since: now, patience };
-                    Turn::Reading
+                    StoreRead::Reading
                 }
             }
         };
         if let Some(sequence) = self.queue.get_mut(rank) {
             sequence.turn = turn;
         }
-        turn != Turn::Over
+        turn != StoreRead::Over
     }
 
     /// Puts the pages that were read for a request into the cache as a kept sequence.
@@ -225,7 +225,8 @@ impl Engine {
         let computed = prefix.computed();
         let tokens = sequence.tokens[..prefix.length].to_vec();
         let album = sequence.album.before(prefix.length);
-        self.places[slot] = Place::Kept(Kept { tokens, album, computed, scope: sequence.scope });
+        self.places[slot] =
+            SlotState::Kept(Kept { tokens, album, computed, scope: sequence.scope });
         let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
         let access = self.program.pages();
         let written = access.map(|access| access.write(&places_of(&prefix.pages, view), &bytes));
@@ -233,7 +234,7 @@ impl Engine {
             Some(Ok(())) => {}
             None | Some(Err(BackendError::OutOfMemory { .. })) => {
                 self.kv.give_up(slot);
-                self.places[slot] = Place::Kept(Kept::default());
+                self.places[slot] = SlotState::Kept(Kept::default());
                 return Ok(());
             }
             Some(Err(error)) => return Err(error.into()),
@@ -252,7 +253,7 @@ impl Engine {
             _ => None,
         };
         for (rank, sequence) in self.queue.iter() {
-            if (sequence.turn == Turn::Reading) != (asked == Some(rank)) {
+            if (sequence.turn == StoreRead::Reading) != (asked == Some(rank)) {
                 return Err(format!(
                     "{} is at {:?} with the store, which reads for {asked:?}",
                     sequence.id, sequence.turn

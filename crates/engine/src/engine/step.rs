@@ -9,7 +9,7 @@ use super::Engine;
 use super::drafting::running;
 use super::flight::{Flight, Landed, Outcome, Times};
 use super::picture_state::Borders;
-use super::place::Place;
+use super::place::SlotState;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish, Update};
@@ -21,7 +21,7 @@ impl Engine {
     ///
     /// # Errors
     /// Returns [`EngineError::Backend`] if the device failed.
-    pub(super) fn launch(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+    pub(super) fn submit_steps(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let depth = self.program.facts().depth;
         // A draft of the same Program needs the hidden states of the last step.
         let overlaps = depth > 1 && !self.takes_states() && self.may_overlap()?;
@@ -82,7 +82,7 @@ impl Engine {
     /// Notes which sequences wait for their constraints.
     fn ask_constraints(&mut self) {
         let waker = &self.picture_wait.waker;
-        let running = self.places.iter_mut().filter_map(Place::running_mut);
+        let running = self.places.iter_mut().filter_map(SlotState::running_mut);
         running.for_each(|sequence| sequence.ask_constraint(waker));
     }
 

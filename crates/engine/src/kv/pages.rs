@@ -2,23 +2,23 @@
 
 use trine_backend::BLOCK;
 
-use super::KvCache;
+use super::KvBooks;
 use super::slots::{Holder, Lost, Slot};
 
-impl KvCache {
+impl KvBooks {
     /// From now on keeps a list of ended sequences that lose two blocks or more, for
-    /// [`KvCache::take_lost`].
+    /// [`KvBooks::take_lost`].
     pub fn record_losses(&mut self) {
         self.lost.get_or_insert_default();
     }
 
     /// Returns the sequences that lost their caches since the last call, in that order. Caches
-    /// dropped by [`KvCache::forget`] and [`KvCache::release`] are of no use and not included.
+    /// dropped by [`KvBooks::forget`] and [`KvBooks::release`] are of no use and not included.
     pub fn take_lost(&mut self) -> Vec<Lost> {
         self.lost.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns the ended sequences in the form of [`KvCache::take_lost`], the oldest first. They
+    /// Returns the ended sequences in the form of [`KvBooks::take_lost`], the oldest first. They
     /// stay.
     pub fn kept(&self) -> Vec<Lost> {
         let ended = |slot: usize| match self.slots[slot].holder {

@@ -21,12 +21,12 @@ pub(super) struct Slot {
     /// `length` after a prefix was reused: the rings have lost what those writes replaced.
     pub(super) written: usize,
     /// Positions before this one were never in the rings, because the sequence came from elsewhere
-    /// ([`KvCache::adopt`](super::KvCache::adopt)).
+    /// ([`KvBooks::adopt`](super::KvBooks::adopt)).
     pub(super) rings_from: usize,
     /// The block table, for `length` positions and those reserved.
     pub(super) blocks: Vec<u32>,
     /// Whether the slot was kept for others to fork
-    /// ([`KvCache::snapshot`](super::KvCache::snapshot)).
+    /// ([`KvBooks::snapshot`](super::KvBooks::snapshot)).
     pub(super) is_branch: bool,
 }
 

@@ -9,7 +9,7 @@ fn taken(slot: usize, reused: usize) -> Lease {
     Lease { slot, reused, copied_from: None, branch: 0 }
 }
 
-fn fill(kv: &mut KvCache, slot: usize, rows: usize) {
+fn fill(kv: &mut KvBooks, slot: usize, rows: usize) {
     kv.reserve(slot, kv.length(slot) + rows).unwrap();
     kv.advance(slot, rows);
     kv.check_integrity().unwrap();
@@ -70,7 +70,7 @@ fn a_block_cannot_be_released_twice() {
 
 #[test]
 fn the_longest_prefix_wins_and_the_last_token_is_run() {
-    let mut kv = KvCache::new(shape(3, 12, 128, Vec::new()));
+    let mut kv = KvBooks::new(shape(3, 12, 128, Vec::new()));
     for (slot, rows) in [(0, 40), (1, 50)] {
         assert_eq!(kv.lease(rows, |_| 0), Some(taken(slot, 0)));
         fill(&mut kv, slot, rows);
@@ -89,7 +89,7 @@ fn the_longest_prefix_wins_and_the_last_token_is_run() {
 
 #[test]
 fn a_few_common_tokens_do_not_cost_another_sequence_its_cache() {
-    let mut kv = KvCache::new(shape(2, 8, 128, Vec::new()));
+    let mut kv = KvBooks::new(shape(2, 8, 128, Vec::new()));
     kv.lease(40, |_| 0).unwrap();
     fill(&mut kv, 0, 40);
     kv.release(0, true);
@@ -101,7 +101,7 @@ fn a_few_common_tokens_do_not_cost_another_sequence_its_cache() {
 
 #[test]
 fn the_oldest_ended_sequence_gives_way() {
-    let mut kv = KvCache::new(shape(3, 4, 128, Vec::new()));
+    let mut kv = KvBooks::new(shape(3, 4, 128, Vec::new()));
     for slot in 0..2 {
         kv.lease(64, |_| 0).unwrap();
         fill(&mut kv, slot, 64);
@@ -128,7 +128,7 @@ fn the_oldest_ended_sequence_gives_way() {
 #[test]
 fn overwritten_positions_neither_count_nor_keep_blocks() {
     let ring = Ring { window: 8, length: 32 };
-    let mut kv = KvCache::new(shape(1, 4, 128, vec![ring]));
+    let mut kv = KvBooks::new(shape(1, 4, 128, vec![ring]));
     kv.lease(60, |_| 0).unwrap();
     fill(&mut kv, 0, 60);
     kv.reserve(0, 70).unwrap();
@@ -149,7 +149,7 @@ fn overwritten_positions_neither_count_nor_keep_blocks() {
 
 #[test]
 fn what_was_reserved_and_is_not_needed_is_given_back() {
-    let mut kv = KvCache::new(shape(2, 4, 128, Vec::new()));
+    let mut kv = KvBooks::new(shape(2, 4, 128, Vec::new()));
     kv.lease(30, |_| 0).unwrap();
     fill(&mut kv, 0, 30);
     kv.reserve(0, 100).unwrap();
@@ -165,7 +165,7 @@ fn what_was_reserved_and_is_not_needed_is_given_back() {
 #[test]
 fn a_second_cut_remembers_the_first_sequence() {
     let ring = Ring { window: 5, length: 32 };
-    let mut kv = KvCache::new(shape(1, 8, 256, vec![ring]));
+    let mut kv = KvBooks::new(shape(1, 8, 256, vec![ring]));
     kv.lease(100, |_| 0).unwrap();
     fill(&mut kv, 0, 100);
     kv.release(0, true);
@@ -182,7 +182,7 @@ fn a_second_cut_remembers_the_first_sequence() {
 #[test]
 fn a_branch_is_forked_and_both_go_on() {
     let ring = Ring { window: 5, length: 64 };
-    let mut kv = KvCache::new(shape(3, 16, 256, vec![ring]));
+    let mut kv = KvBooks::new(shape(3, 16, 256, vec![ring]));
     kv.lease(100, |_| 0).unwrap();
     fill(&mut kv, 0, 100);
     // A running sequence's full blocks are shared while its rings still hold what is needed.
@@ -207,7 +207,7 @@ fn a_branch_is_forked_and_both_go_on() {
 
 #[test]
 fn a_shared_block_is_not_cut_in_its_middle() {
-    let mut kv = KvCache::new(shape(2, 8, 128, Vec::new()));
+    let mut kv = KvBooks::new(shape(2, 8, 128, Vec::new()));
     kv.lease(64, |_| 0).unwrap();
     fill(&mut kv, 0, 64);
     kv.lease(70, |_| 64).unwrap();
@@ -221,7 +221,7 @@ fn a_shared_block_is_not_cut_in_its_middle() {
 #[test]
 fn what_rings_have_forgotten_is_named_and_kept_the_next_time() {
     let ring = Ring { window: 5, length: 32 };
-    let mut kv = KvCache::new(shape(3, 24, 256, vec![ring]));
+    let mut kv = KvBooks::new(shape(3, 24, 256, vec![ring]));
     kv.lease(200, |_| 0).unwrap();
     fill(&mut kv, 0, 200);
     kv.release(0, true);
@@ -245,7 +245,7 @@ fn what_rings_have_forgotten_is_named_and_kept_the_next_time() {
 #[test]
 fn what_comes_from_elsewhere_is_reused_as_far_as_its_rings_go() {
     let ring = Ring { window: 5, length: 64 };
-    let mut kv = KvCache::new(shape(3, 12, 256, vec![ring]));
+    let mut kv = KvBooks::new(shape(3, 12, 256, vec![ring]));
     let slot = kv.adopt(96, 64).unwrap();
     kv.check_integrity().unwrap();
     assert_eq!((kv.length(slot), kv.running_blocks(), kv.free_blocks()), (96, 0, 9));
@@ -263,7 +263,7 @@ fn what_comes_from_elsewhere_is_reused_as_far_as_its_rings_go() {
     kv.release(fork.slot, true);
     assert_eq!(kv.lease(120, |other| if other == fork.slot { 67 } else { 0 }).unwrap().reused, 0);
     // First adopts more than there are blocks for, then exactly as much.
-    let mut small = KvCache::new(shape(2, 2, 256, vec![ring]));
+    let mut small = KvBooks::new(shape(2, 2, 256, vec![ring]));
     assert_eq!(small.adopt(96, 64), None);
     small.check_integrity().unwrap();
     assert_eq!(small.free_blocks(), 2);
@@ -274,7 +274,7 @@ fn what_comes_from_elsewhere_is_reused_as_far_as_its_rings_go() {
 #[test]
 fn what_comes_from_elsewhere_is_cut_where_no_ring_minds() {
     for rings in [Vec::new(), vec![Ring { window: 1, length: 32 }]] {
-        let mut kv = KvCache::new(shape(2, 8, 256, rings));
+        let mut kv = KvBooks::new(shape(2, 8, 256, rings));
         let slot = kv.adopt(96, 96).unwrap();
         assert_eq!(kv.lease(120, |_| 70), Some(taken(slot, 70)));
         kv.check_integrity().unwrap();
@@ -284,7 +284,7 @@ fn what_comes_from_elsewhere_is_cut_where_no_ring_minds() {
 #[test]
 fn losses_are_recorded_while_the_device_still_holds_them() {
     let ring = Ring { window: 5, length: 64 };
-    let mut kv = KvCache::new(shape(2, 6, 192, vec![ring]));
+    let mut kv = KvBooks::new(shape(2, 6, 192, vec![ring]));
     kv.record_losses();
     kv.lease(100, |_| 0).unwrap();
     fill(&mut kv, 0, 100);

@@ -8,7 +8,7 @@ use super::desk::Name;
 
 /// A picture in a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct PictureSpan {
     /// Its first position.
     pub(crate) at: usize,
     /// The position after its last one.
@@ -21,18 +21,18 @@ pub(crate) struct Shown {
 /// Pictures without a token between them are one *unit*: their rows see one another, so they run in
 /// one step, and none is of use without the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Album {
-    pictures: Vec<Shown>,
+pub(crate) struct PictureSpans {
+    pictures: Vec<PictureSpan>,
 }
 
-impl Album {
+impl PictureSpans {
     /// Creates one without pictures.
     pub(crate) const fn none() -> Self {
         Self { pictures: Vec::new() }
     }
 
     /// Creates one of pictures in order, none of which is empty or overlaps another.
-    pub(crate) fn new(pictures: impl Iterator<Item = Shown>) -> Self {
+    pub(crate) fn new(pictures: impl Iterator<Item = PictureSpan>) -> Self {
         Self { pictures: pictures.collect() }
     }
 
@@ -47,7 +47,7 @@ impl Album {
     }
 
     /// Returns the pictures of the units that have a position in a range.
-    pub(crate) fn within(&self, range: Range<usize>) -> &[Shown] {
+    pub(crate) fn within(&self, range: Range<usize>) -> &[PictureSpan] {
         let mut first = self.pictures.partition_point(|picture| picture.end <= range.start);
         let mut last = self.pictures.partition_point(|picture| picture.at < range.end).max(first);
         if first == last {
@@ -64,7 +64,7 @@ impl Album {
 
     /// Returns the units that have a position in a range.
     pub(crate) fn units(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let touching = |a: &Shown, b: &Shown| a.end == b.at;
+        let touching = |a: &PictureSpan, b: &PictureSpan| a.end == b.at;
         let units = self.within(range).chunk_by(touching);
         units.map(|unit| unit[0].at..unit[unit.len() - 1].end)
     }
@@ -121,8 +121,12 @@ impl Album {
 mod tests {
     use super::*;
 
-    fn album(pictures: &[(usize, usize, u8)]) -> Album {
-        Album::new(pictures.iter().map(|&(at, end, name)| Shown { at, end, name: [name; 32] }))
+    fn album(pictures: &[(usize, usize, u8)]) -> PictureSpans {
+        PictureSpans::new(pictures.iter().map(|&(at, end, name)| PictureSpan {
+            at,
+            end,
+            name: [name; 32],
+        }))
     }
 
     #[test]
@@ -140,7 +144,7 @@ mod tests {
         assert_eq!(units(60..70), Vec::new());
         assert_eq!(album.within(39..40).len(), 2);
         assert_eq!(album.before(45).pictures.len(), 2);
-        assert_eq!(Album::default().cut_to_blocks(70), 64);
+        assert_eq!(PictureSpans::default().cut_to_blocks(70), 64);
     }
 
     #[test]

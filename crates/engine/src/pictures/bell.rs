@@ -5,14 +5,14 @@ use std::time::Duration;
 
 /// Is rung from the threads of towers.
 #[derive(Default)]
-pub(crate) struct Bell {
+pub(crate) struct WakeSignal {
     is_rung: Mutex<bool>,
     rings: Condvar,
     /// A function that is called whenever the bell rings.
     outer: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 
-impl Bell {
+impl WakeSignal {
     /// Sets what is called with each ring.
     pub(crate) fn set_outer(&self, outer: Box<dyn Fn() + Send + Sync>) {
         *self.outer.lock().unwrap_or_else(PoisonError::into_inner) = Some(outer);

@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use super::input::{SightError, TowerInput};
+use super::input::{PictureError, TowerInput};
 use crate::request::Waker;
 
 /// The name of a picture's rows.
 pub(crate) type Name = [u8; 32];
 
 /// Rows of a picture: (soft tokens, hidden size of the text model).
-pub(crate) type Made = Result<Arc<[f32]>, SightError>;
+pub(crate) type Made = Result<Arc<[f32]>, PictureError>;
 
 /// Entries up to which the map of pictures is not swept of dropped ones.
 const NAMES: usize = 64;
@@ -104,7 +104,7 @@ impl Drop for Picture {
 
 /// The picture that the tower runs now. This does not hold the picture, so that the run ends when
 /// no request does.
-pub(super) struct Turn {
+pub(super) struct TowerJob {
     picture: Weak<Picture>,
     name: Name,
     pub(super) patches: Patches,
@@ -123,7 +123,7 @@ struct Line {
 /// What the handles of a tower, its sights and its thread share.
 ///
 /// A lock of a [`Picture`] is taken after that of the books, never before.
-pub(super) struct Desk {
+pub(super) struct TowerQueue {
     books: Mutex<Books>,
     /// Notified when a picture is wanted, and when the tower is closed.
     work: Condvar,
@@ -220,7 +220,7 @@ impl Books {
     }
 }
 
-impl Desk {
+impl TowerQueue {
     pub(super) fn new(budget: usize) -> Self {
         let books = Books {
             lines: VecDeque::new(),
@@ -296,7 +296,7 @@ impl Desk {
         if known.is_some() || books.is_closed {
             books.counts.hits += u64::from(known.is_some());
             drop((progress, books));
-            picture.finish(known.ok_or(SightError::Stopped), 0.0);
+            picture.finish(known.ok_or(PictureError::Stopped), 0.0);
             return;
         }
         if matches!(*progress, Progress::Asleep(_)) {
@@ -312,7 +312,7 @@ impl Desk {
     }
 
     /// Waits for a picture that is wanted; `None` once the tower is closed.
-    pub(super) fn next(&self) -> Option<Turn> {
+    pub(super) fn next(&self) -> Option<TowerJob> {
         let mut books = self.books();
         while !books.is_closed {
             let Some((picture, patches)) = books.turn() else {
@@ -328,21 +328,21 @@ impl Desk {
             }
             let stop = Arc::clone(&picture.stop);
             books.run = Some(Arc::clone(&stop));
-            return Some(Turn { picture: Arc::downgrade(&picture), name, patches, stop });
+            return Some(TowerJob { picture: Arc::downgrade(&picture), name, patches, stop });
         }
         None
     }
 
     /// Takes what a run of some seconds made, and drops the patches.
-    pub(super) fn finish(&self, turn: Turn, made: Made, seconds: f64) {
-        let Turn { picture, name, patches, .. } = turn;
+    pub(super) fn finish(&self, turn: TowerJob, made: Made, seconds: f64) {
+        let TowerJob { picture, name, patches, .. } = turn;
         drop(patches);
         let mut books = self.books();
         books.counts.seconds += seconds;
         books.counts.pictures += 1;
         match &made {
             Ok(rows) => books.keep(name, Arc::clone(rows)),
-            Err(SightError::Stopped) => {}
+            Err(PictureError::Stopped) => {}
             Err(_) => books.counts.failures += 1,
         }
         books.run = None;
@@ -364,7 +364,7 @@ impl Desk {
         self.work.notify_all();
         let waiting = lines.iter().flat_map(|line| &line.pictures);
         for picture in waiting.filter_map(Weak::upgrade) {
-            picture.finish(Err(SightError::Stopped), 0.0);
+            picture.finish(Err(PictureError::Stopped), 0.0);
         }
     }
 

@@ -64,7 +64,7 @@ impl RunsTower for TowerProgram {
 
 /// Why a picture has no rows.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum SightError {
+pub enum PictureError {
     /// The tower or its device failed.
     #[error("the vision tower failed: {what}")]
     Failed {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::desk::{Desk, Made, Picture};
+use super::desk::{Made, Picture, TowerQueue};
 use crate::request::Waker;
 
 /// A picture in a prompt: its name, the number of its soft tokens, and its rows once the engine
@@ -11,13 +11,13 @@ use crate::request::Waker;
 ///
 /// It holds the patches until its rows are made, then the rows.
 #[derive(Clone)]
-pub struct Sight {
+pub struct PictureHandle {
     picture: Arc<Picture>,
-    desk: Arc<Desk>,
+    desk: Arc<TowerQueue>,
 }
 
-impl Sight {
-    pub(super) fn new(picture: Arc<Picture>, desk: Arc<Desk>) -> Self {
+impl PictureHandle {
+    pub(super) fn new(picture: Arc<Picture>, desk: Arc<TowerQueue>) -> Self {
         Self { picture, desk }
     }
 
@@ -33,7 +33,8 @@ impl Sight {
     }
 
     /// Asks for the rows, for the requests whose list of pictures is at this address. `waker`,
-    /// which stands for their engine, is called from another thread when [`Sight::rows`] changes.
+    /// which stands for their engine, is called from another thread when
+    /// [`PictureHandle::rows`] changes.
     pub(crate) fn want(&self, list: usize, waker: &Waker) {
         self.desk.want(&self.picture, list, waker);
     }
@@ -50,7 +51,7 @@ impl Sight {
     }
 }
 
-impl fmt::Debug for Sight {
+impl fmt::Debug for PictureHandle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.picture.name;
         write!(formatter, "Sight({a:02x}{b:02x}{c:02x}{d:02x}.., {})", self.soft_tokens())

@@ -10,24 +10,24 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 use trine_backend::BackendError;
 
-use super::desk::{Desk, Made, Name, Patches, TowerCounts};
-use super::input::{RunsTower, SightError, TowerInput};
-use super::sight::Sight;
+use super::desk::{Made, Name, Patches, TowerCounts, TowerQueue};
+use super::input::{PictureError, RunsTower, TowerInput};
+use super::sight::PictureHandle;
 
 /// A handle to a vision tower on a thread of its own, which makes rows of one picture after the
 /// other. Requests take turns: each has a picture made, in the order in which it wants its
 /// pictures. Clones are cheap.
 ///
 /// When the last handle is dropped the tower ends: pictures that wait get no rows, and a run is
-/// stopped on the way where its device can do that. So is a run when the last [`Sight`] of its
-/// picture is dropped.
+/// stopped on the way where its device can do that. So is a run when the last [`PictureHandle`] of
+/// its picture is dropped.
 #[derive(Clone)]
 pub struct Tower {
     handle: Arc<Handle>,
 }
 
 struct Handle {
-    desk: Arc<Desk>,
+    desk: Arc<TowerQueue>,
     identity: Name,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -44,7 +44,7 @@ impl Tower {
         identity: [u8; 32],
         budget: usize,
     ) -> std::io::Result<Tower> {
-        let desk = Arc::new(Desk::new(budget));
+        let desk = Arc::new(TowerQueue::new(budget));
         let own = Arc::clone(&desk);
         let body = move || work(&own, &mut program);
         let thread = std::thread::Builder::new().name("tower".to_owned()).spawn(body)?;
@@ -53,17 +53,17 @@ impl Tower {
     }
 
     /// Names a picture. Nothing is computed before an engine wants its rows.
-    pub fn sight(&self, input: TowerInput) -> Sight {
+    pub fn sight(&self, input: TowerInput) -> PictureHandle {
         self.picture(Patches { input, _room: None })
     }
 
     /// Does the same. `room` is dropped with the patches: when the rows are made, at once if they
     /// are kept or another sight has the patches, or else with the last sight of the picture.
-    pub fn sight_in(&self, input: TowerInput, room: impl Send + 'static) -> Sight {
+    pub fn sight_in(&self, input: TowerInput, room: impl Send + 'static) -> PictureHandle {
         self.picture(Patches { input, _room: Some(Box::new(room)) })
     }
 
-    fn picture(&self, patches: Patches) -> Sight {
+    fn picture(&self, patches: Patches) -> PictureHandle {
         let input = &patches.input;
         let Handle { desk, identity, .. } = &*self.handle;
         let mut name = Sha256::new_with_prefix("trine sight\n");
@@ -72,7 +72,7 @@ impl Tower {
         for count in [input.grid.0, input.grid.1, input.soft_tokens] {
             name.update((count as u64).to_le_bytes());
         }
-        Sight::new(desk.picture(name.finalize().into(), patches), Arc::clone(desk))
+        PictureHandle::new(desk.picture(name.finalize().into(), patches), Arc::clone(desk))
     }
 
     /// Returns what the tower has done.
@@ -104,7 +104,7 @@ impl Drop for Handle {
 }
 
 /// Makes rows until the tower is closed.
-fn work(desk: &Desk, program: &mut dyn RunsTower) {
+fn work(desk: &TowerQueue, program: &mut dyn RunsTower) {
     while let Some(turn) = desk.next() {
         let begin = Instant::now();
         program.heed(Arc::clone(&turn.stop));
@@ -123,16 +123,16 @@ fn rows(program: &mut dyn RunsTower, input: &TowerInput) -> Made {
     let made = catch_unwind(AssertUnwindSafe(|| program.rows(input)));
     let rows = match made {
         Ok(Ok(rows)) => rows,
-        Ok(Err(BackendError::Stopped)) => return Err(SightError::Stopped),
-        Ok(Err(error)) => return Err(SightError::Failed { what: error.to_string() }),
-        Err(panic) => return Err(SightError::Failed { what: message(&*panic) }),
+        Ok(Err(BackendError::Stopped)) => return Err(PictureError::Stopped),
+        Ok(Err(error)) => return Err(PictureError::Failed { what: error.to_string() }),
+        Err(panic) => return Err(PictureError::Failed { what: message(&*panic) }),
     };
     let (found, soft_tokens) = (rows.len(), input.soft_tokens);
     if found == 0 || soft_tokens == 0 || !found.is_multiple_of(soft_tokens) {
-        return Err(SightError::OtherRows { found, soft_tokens });
+        return Err(PictureError::OtherRows { found, soft_tokens });
     }
     if rows.iter().any(|value| !value.is_finite()) {
-        return Err(SightError::NotFinite { place: program.overflow() });
+        return Err(PictureError::NotFinite { place: program.overflow() });
     }
     Ok(rows.into())
 }

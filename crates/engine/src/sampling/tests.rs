@@ -91,7 +91,7 @@ fn assert_distribution(params: SamplingParams, logits: &[f32], history: &[u32]) 
 }
 
 /// Returns a draw after a history in which the answer begins at an index, from allowed tokens.
-fn asked(stream: &Stream, (history, answer): (&[u32], usize), allowed: &[u32]) -> Draw {
+fn asked(stream: &SamplerState, (history, answer): (&[u32], usize), allowed: &[u32]) -> Draw {
     let mut occurrences = Occurrences::default();
     stream.follow(&mut occurrences, history, history.len(), answer);
     let mut draw = Draw { allowed: allowed.to_vec(), ..Draw::default() };
@@ -201,7 +201,7 @@ fn a_draw_is_a_race_of_the_kept_tokens() {
         // Distinct logits, in no order.
         let logits: Vec<f32> = (0..200).map(|id| (id * 77 % 200) as f32 / 40.0).collect();
         let kept = naive(&params, &logits, &[]);
-        let mut stream = Stream::new(params.clone());
+        let mut stream = SamplerState::new(params.clone());
         let mut sampler = Sampler::new(params.clone());
         for _ in 0..200 {
             let key = stream.random.next_u64();
@@ -307,7 +307,7 @@ fn penalties_of_an_answer_count_all_of_it_and_nothing_of_the_prompt() {
     // Token 0 is in the prompt, 1 twice in the answer, 2 in both, 3 in neither.
     let (history, answer) = ([0, 0, 2, 1, 2, 1], 3);
     let changed = |params: &SamplingParams| {
-        let draw = asked(&Stream::new(params.clone()), (&history, answer), &[]);
+        let draw = asked(&SamplerState::new(params.clone()), (&history, answer), &[]);
         let mut logits = [8.0; 4];
         for change in draw.changes {
             let logit = &mut logits[change.token as usize];
@@ -344,8 +344,8 @@ fn suppressed_tokens_are_left_out_of_the_largest() {
             suppressed: suppressed.clone().into(),
             ..SamplingParams::greedy()
         };
-        let mut stream = Stream::new(params.clone());
-        let all_of_top = Stream::new(SamplingParams { top_k: TOP, ..params });
+        let mut stream = SamplerState::new(params.clone());
+        let all_of_top = SamplerState::new(SamplingParams { top_k: TOP, ..params });
         let free = asked(&stream, (&[], 0), &[]);
         let short = all_of_top.sample_top(&top, 400, &free, &mut workspace).unwrap();
         assert_eq!(short.is_some(), temperature == 0.0);
@@ -502,7 +502,7 @@ fn the_largest_logits_give_the_token_that_all_give() {
                     }
                     _ => {}
                 }
-                let mut stream = Stream::new(params.clone());
+                let mut stream = SamplerState::new(params.clone());
                 assert!(stream.may_take_top());
                 let mut workspace = Workspace::new(vocabulary);
                 for _ in 0..6 {
@@ -550,7 +550,7 @@ fn the_largest_logits_give_the_token_that_all_give() {
 #[test]
 fn not_every_stream_takes_the_largest_logits() {
     let greedy = SamplingParams::greedy();
-    let takes = |params| Stream::new(params).may_take_top();
+    let takes = |params| SamplerState::new(params).may_take_top();
     assert!(!takes(SamplingParams { temperature: 1.0, top_k: 0, ..greedy.clone() }));
     assert!(!takes(SamplingParams { temperature: 1.0, top_k: TOP + 1, ..greedy.clone() }));
     for raising in [
@@ -564,14 +564,14 @@ fn not_every_stream_takes_the_largest_logits() {
     let broken = [TopLogit { logit: 1.0, token: 3 }, TopLogit { logit: f32::NAN, token: 5 }];
     let mut workspace = Workspace::new(8);
     // Also where the token is not allowed.
-    let stream = Stream::new(greedy.clone());
+    let stream = SamplerState::new(greedy.clone());
     for allowed in [vec![], vec![1 << 3]] {
         let draw = asked(&stream, (&[], 0), &allowed);
         let error = stream.sample_top(&broken, 8, &draw, &mut workspace).unwrap_err();
         assert!(matches!(error, NoToken::NotFinite { token: 5, .. }), "{error}");
     }
     // The one token that is allowed is there, though a penalty puts it below the others.
-    let lowering = Stream::new(SamplingParams { repetition_penalty: 2.0, ..greedy });
+    let lowering = SamplerState::new(SamplingParams { repetition_penalty: 2.0, ..greedy });
     let top = [TopLogit { logit: 1.0, token: 3 }, TopLogit { logit: 0.9, token: 4 }];
     let draw = asked(&lowering, (&[3], 0), &[1 << 3]);
     let found = lowering.sample_top(&top, 8, &draw, &mut workspace).unwrap();

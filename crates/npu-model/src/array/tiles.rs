@@ -13,7 +13,7 @@ use trine_npu::registers::{
 };
 use trine_npu::sha256;
 use trine_npu::tile::{Address, ROWS, Tile, TileKind};
-use trine_npu::txn::{Action, GENERATION, Header, Stream};
+use trine_npu::txn::{Action, GENERATION, Header, Transaction};
 
 /// The PDIs that AMD published, by SHA-256: those in `gemm_4x4_a8w8acc32.xclbin` and
 /// `gemm_4x4_a16fw4acc32f.xclbin`.
@@ -121,7 +121,7 @@ impl Tiles {
         task: &Task,
         memory: &mut dyn DeviceMemory,
     ) -> Result<(), Problem> {
-        let stream = Stream::parse(&task.instructions).map_err(|error| error.to_string())?;
+        let stream = Transaction::parse(&task.instructions).map_err(|error| error.to_string())?;
         let expected = Header { padding: stream.header.padding, ..Header::new(columns) };
         if stream.header != expected || (GENERATION, ROWS) != (expected.generation, expected.rows) {
             return Err("the stream is for another array".into());

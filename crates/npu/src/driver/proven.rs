@@ -3,7 +3,7 @@
 use crate::contract::Contract;
 use crate::kernel::Family;
 use crate::refusal::Refusal;
-use crate::txn::Stream;
+use crate::txn::Transaction;
 use crate::verify::{Scope, Verifier};
 
 /// A stream with a proof of [`Scope::Whole`]. There is no other way to make one, and nothing else
@@ -21,7 +21,7 @@ impl ProvenStream {
     /// # Errors
     ///
     /// Returns why it is not safe, or that its proof covers memory only.
-    pub fn new(verifier: &Verifier, stream: &Stream) -> Result<Self, Unproven> {
+    pub fn new(verifier: &Verifier, stream: &Transaction) -> Result<Self, Unproven> {
         let stream = stream.canonical();
         let proof = verifier.verify(&stream).map_err(Unproven::Refused)?;
         let contract = verifier.contract().clone();

@@ -6,7 +6,7 @@ use crate::registers::{
     control_offset, descriptor_offset, lock_offset, queue_offset, status_offset,
 };
 use crate::tile::{Address, Tile, TileKind};
-use crate::txn::{Action, Header, MaskForm, Stream};
+use crate::txn::{Action, Header, MaskForm, Transaction};
 
 /// Columns of the partition that the kernels are made for.
 pub(super) const COLUMNS: u8 = 5;
@@ -16,7 +16,7 @@ pub(super) const WORKING_COLUMNS: u8 = 4;
 /// Builds a stream.
 #[derive(Debug)]
 pub(super) struct Builder {
-    stream: Stream,
+    stream: Transaction,
 }
 
 /// Channel `index` from the array to memory.
@@ -31,10 +31,10 @@ pub(super) const fn from_memory(index: u8) -> Channel {
 
 impl Builder {
     pub(super) fn new(columns: u8) -> Self {
-        Self { stream: Stream { header: Header::new(columns), operations: Vec::new() } }
+        Self { stream: Transaction { header: Header::new(columns), operations: Vec::new() } }
     }
 
-    pub(super) fn finish(self) -> Stream {
+    pub(super) fn finish(self) -> Transaction {
         self.stream
     }
 

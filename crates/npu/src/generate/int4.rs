@@ -15,7 +15,7 @@ use crate::descriptor::{Dimension, MemoryDescriptor, OWN_MEMORY, ShimDescriptor}
 use crate::layout::int4 as matrices;
 use crate::registers::Channel;
 use crate::tile::Tile;
-use crate::txn::Stream;
+use crate::txn::Transaction;
 
 /// Rows of a pass, unless there is only one.
 pub(super) const ROWS: u32 = matrices::ROWS as u32;
@@ -104,7 +104,7 @@ struct Stage {
 /// The descriptors of one channel for one of its buffers, in their order.
 type Chain = Vec<(u8, MemoryDescriptor)>;
 
-pub(super) fn stream(m: u32, k: u32, n: u32, group: u32) -> Stream {
+pub(super) fn stream(m: u32, k: u32, n: u32, group: u32) -> Transaction {
     let rows = m.min(ROWS);
     let activations = OWN_MEMORY + PIECE_WORDS;
     let shape = Shape {

@@ -9,7 +9,7 @@ use super::builder::{Builder, COLUMNS, WORKING_COLUMNS, exchange, from_memory, t
 use crate::descriptor::{Dimension, MemoryDescriptor, OWN_MEMORY, ShimDescriptor};
 use crate::layout::PARAMETER_BYTES;
 use crate::tile::Tile;
-use crate::txn::Stream;
+use crate::txn::Transaction;
 
 /// Rows of a block of C.
 const ROWS: u32 = 64;
@@ -34,7 +34,7 @@ struct Shape {
     results: u32,
 }
 
-pub(super) fn stream(m: u32, k: u32, n: u32) -> Stream {
+pub(super) fn stream(m: u32, k: u32, n: u32) -> Transaction {
     let weights = OWN_MEMORY + ROWS * k / 16;
     let shape = Shape {
         m,

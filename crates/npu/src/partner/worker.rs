@@ -117,7 +117,7 @@ impl<S: Sys> Matrix<S> {
 }
 
 /// Up to [`ROWS_MAX`] rows of activations in terms of 8 bits.
-struct Rows {
+struct ActivationTile {
     rows: usize,
     /// For each block and term, (rows, [`BLOCK`]).
     terms: Vec<[Vec<i8>; TERMS]>,
@@ -125,7 +125,7 @@ struct Rows {
     scales: Vec<f32>,
 }
 
-impl Rows {
+impl ActivationTile {
     /// Rounds rows of `columns` values.
     fn new(input: &[f32], columns: usize) -> Self {
         let rows = input.len() / columns;
@@ -284,7 +284,7 @@ impl<S: Sys> Worker<S> {
         let (tiles, scales) = (vec![(tile, weights)], vec![1.0; width]);
         let matrix = Matrix { rows: width, columns: BLOCK, tiles, scales };
         let values: Vec<f32> = activations.iter().map(|value| f32::from(*value)).collect();
-        let terms = Rows::new(&values, BLOCK);
+        let terms = ActivationTile::new(&values, BLOCK);
         let mut output = vec![0.0; ROWS_MAX * width];
         let mut times = Vec::new();
         for _ in 0..=TIMES {
@@ -390,7 +390,7 @@ impl<S: Sys> Worker<S> {
         let mut outputs: Vec<Vec<f32>> =
             chosen.iter().map(|matrix| vec![0.0; rows * matrix.rows]).collect();
         for (group, input) in input.chunks(ROWS_MAX * columns).enumerate() {
-            let terms = Rows::new(input, columns);
+            let terms = ActivationTile::new(input, columns);
             let own = chosen.iter().zip(&mut outputs).map(|(matrix, output)| {
                 let first = group * ROWS_MAX * matrix.rows;
                 (*matrix, &mut output[first..first + terms.rows * matrix.rows])
@@ -406,7 +406,7 @@ impl<S: Sys> Worker<S> {
     fn group(
         &mut self,
         products: &mut [(&Matrix<S>, &mut [f32])],
-        terms: &Rows,
+        terms: &ActivationTile,
     ) -> Result<(), DriverError> {
         let mut inputs = BTreeMap::new();
         for (matrix, output) in products {
@@ -422,7 +422,7 @@ impl<S: Sys> Worker<S> {
     fn product(
         &mut self,
         matrix: &Matrix<S>,
-        terms: &Rows,
+        terms: &ActivationTile,
         inputs: &mut BTreeMap<InputKey, DeviceBuffer<S>>,
         output: &mut [f32],
     ) -> Result<(), DriverError> {
@@ -462,7 +462,11 @@ impl<S: Sys> Worker<S> {
     }
 
     /// Hands activations to the device, with zeros for the rows that they lack.
-    fn input(&mut self, key: InputKey, terms: &Rows) -> Result<DeviceBuffer<S>, DriverError> {
+    fn input(
+        &mut self,
+        key: InputKey,
+        terms: &ActivationTile,
+    ) -> Result<DeviceBuffer<S>, DriverError> {
         let (block, term, width, rows) = key;
         let mut values = terms.terms[block][term].clone();
         values.resize(rows * BLOCK, 0);
@@ -495,7 +499,7 @@ fn add<S: Sys>(
     matrix: &Matrix<S>,
     tile: &Tile,
     term: usize,
-    terms: &Rows,
+    terms: &ActivationTile,
     sums: &[i32],
     output: &mut [f32],
 ) {

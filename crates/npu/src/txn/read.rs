@@ -1,7 +1,7 @@
 //! Bytes to a stream.
 
 use super::{
-    Action, FORMAT, HEADER_BYTES, Header, MaskForm, Operation, STREAM_BYTES_MAX, Spare, Stream,
+    Action, FORMAT, HEADER_BYTES, Header, MaskForm, Operation, STREAM_BYTES_MAX, Spare, Transaction,
 };
 use crate::FormatError;
 use crate::bytes::Bytes;
@@ -10,7 +10,7 @@ use crate::tile::Address;
 /// No operation is shorter: the kind and a size.
 const OPERATION_BYTES_MIN: usize = 8;
 
-impl Stream {
+impl Transaction {
     /// Reads a stream. All bytes have to belong to it.
     ///
     /// # Errors

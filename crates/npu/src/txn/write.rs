@@ -1,9 +1,9 @@
 //! A stream to bytes.
 
-use super::{Action, Header, MaskForm, Operation, Stream};
+use super::{Action, Header, MaskForm, Operation, Transaction};
 
-impl Stream {
-    /// Writes the stream. What [`Stream::parse`] read comes out byte for byte.
+impl Transaction {
+    /// Writes the stream. What [`Transaction::parse`] read comes out byte for byte.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let size = self.file_bytes();
@@ -119,16 +119,16 @@ mod tests {
                 .into_iter()
                 .map(|(action, spare)| Operation { action, spare: Spare(spare) })
                 .collect();
-            let stream = Stream { header: Header::new(columns), operations };
+            let stream = Transaction { header: Header::new(columns), operations };
             let bytes = stream.to_bytes();
-            let read = Stream::parse(&bytes).unwrap();
+            let read = Transaction::parse(&bytes).unwrap();
             prop_assert_eq!(read.to_bytes(), bytes);
             prop_assert_eq!(read.canonical(), stream.canonical());
         }
 
         #[test]
         fn any_bytes_are_a_stream_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok(stream) = Stream::parse(&bytes) {
+            if let Ok(stream) = Transaction::parse(&bytes) {
                 prop_assert_eq!(stream.to_bytes(), bytes);
             }
         }
@@ -137,20 +137,20 @@ mod tests {
     #[test]
     fn a_cut_stream_is_an_error_at_each_length() {
         let write = Action::Write { address: Address(4), value: 1 };
-        let stream = Stream { header: Header::new(5), operations: vec![write.into(); 3] };
+        let stream = Transaction { header: Header::new(5), operations: vec![write.into(); 3] };
         let bytes = stream.to_bytes();
         for length in 0..bytes.len() {
-            assert!(Stream::parse(&bytes[..length]).is_err(), "{length} bytes");
+            assert!(Transaction::parse(&bytes[..length]).is_err(), "{length} bytes");
         }
     }
 
     #[test]
     fn a_size_that_is_too_small_is_named() {
         let write = Action::Write { address: Address(4), value: 1 };
-        let stream = Stream { header: Header::new(5), operations: vec![write.into()] };
+        let stream = Transaction { header: Header::new(5), operations: vec![write.into()] };
         let mut bytes = stream.to_bytes();
         bytes[36] = 20;
-        let error = Stream::parse(&bytes).unwrap_err();
+        let error = Transaction::parse(&bytes).unwrap_err();
         assert_eq!(
             error.to_string(),
             "not a sound transaction stream: at byte 36: operation 0x0 has 20 bytes, expected 24"

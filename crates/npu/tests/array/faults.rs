@@ -15,7 +15,7 @@ use trine_npu::registers::{
     status_offset,
 };
 use trine_npu::tile::{Address, Tile, TileKind};
-use trine_npu::txn::{Action, MaskForm, Operation, Stream};
+use trine_npu::txn::{Action, MaskForm, Operation, Transaction};
 use trine_npu_model::{Array, Behaviour, Overlay, Task as Command, Tiles, Trap};
 
 use crate::int8::Case;
@@ -34,12 +34,12 @@ fn case() -> &'static Case {
 }
 
 /// Returns whether a stream gives the product on an array.
-fn gives_the_product(stream: &Stream, mut tiles: Tiles) -> bool {
+fn gives_the_product(stream: &Transaction, mut tiles: Tiles) -> bool {
     let mut memory = case().memory(8);
     run(&mut tiles, Behaviour::Int8, stream, &mut memory).is_ok() && case().is_right(&memory)
 }
 
-pub(crate) fn is_right(stream: &Stream) -> bool {
+pub(crate) fn is_right(stream: &Transaction) -> bool {
     gives_the_product(stream, Tiles::new(1))
         && gives_the_product(stream, Tiles::new(2).with_delayed(Tile::new(2, 0), 0))
         && gives_the_product(stream, Tiles::new(3).with_delayed(CHANGED, 5))
@@ -73,7 +73,7 @@ pub(crate) fn is_spare_bit(index: u8, bit: u32) -> Option<&'static str> {
 }
 
 /// Says why an operation may be missing, if it may.
-pub(crate) fn is_spare(good: &Stream, index: usize) -> Option<&'static str> {
+pub(crate) fn is_spare(good: &Transaction, index: usize) -> Option<&'static str> {
     let action = &good.operations[index].action;
     if let Some((tile, number)) = descriptor(action) {
         let is_spare = tile.kind() == Some(TileKind::Memory) && UNUSED.contains(&number);
@@ -156,7 +156,7 @@ fn a_release_that_is_missing_gets_stuck() {
 }
 
 /// Exchanges the patches of two columns' shim descriptors.
-fn exchanged(index: u8, columns: [u8; 2]) -> Stream {
+fn exchanged(index: u8, columns: [u8; 2]) -> Transaction {
     let mut changed = stream(KERNEL);
     let is_of = |action: &Action, column: u8| {
         let Action::Patch { address, .. } = action else { return false };
@@ -321,7 +321,7 @@ fn changed_streams_for_4_bits_never_give_the_product() {
     let kernel = Kernel::Int4 { m: 8, k: 4096, n: 4096, group: 32 };
     let case = int4::Case::new(4096, 4096, 32, 8, 7);
     let good = stream(kernel);
-    let right = |stream: &Stream| {
+    let right = |stream: &Transaction| {
         let mut memory: Memory = case.memory(8);
         run(&mut Tiles::new(1), Behaviour::Int4, stream, &mut memory).is_ok()
             && case.error(&memory) < 1.0

@@ -17,7 +17,7 @@ use std::thread;
 use trine_npu::descriptor::{Dimension, MemoryDescriptor};
 use trine_npu::registers::{Direction, Register, Task, register};
 use trine_npu::tile::Tile;
-use trine_npu::txn::{Action, Stream};
+use trine_npu::txn::{Action, Transaction};
 
 use crate::faults::{CHANGED, KERNEL, descriptor, is_right, is_spare, is_spare_bit};
 use crate::support::stream;
@@ -93,7 +93,7 @@ fn run(others: &[(usize, Reason)], every: usize) -> Score {
         while let Some((bit, reason)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut changed = bytes.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            let changed = Stream::parse(&changed).unwrap();
+            let changed = Transaction::parse(&changed).unwrap();
             let mut score = Score { changes: 1, ..Score::default() };
             if !is_right(&changed) {
                 score.caught = 1;
@@ -115,7 +115,12 @@ fn run(others: &[(usize, Reason)], every: usize) -> Score {
 }
 
 /// Says why a change of the operation `index` may leave the product as it is, if it may.
-fn excuse(good: &Stream, changed: &Stream, index: usize, reason: Reason) -> Option<&'static str> {
+fn excuse(
+    good: &Transaction,
+    changed: &Transaction,
+    index: usize,
+    reason: Reason,
+) -> Option<&'static str> {
     let (before, after) = (&good.operations[index].action, &changed.operations[index].action);
     if before.tile() == Some(SHIM) {
         return match reason {

@@ -1,7 +1,7 @@
 //! Memory of a machine, numbers, and commands by hand.
 
 use trine_npu::generate::{self, Kernel};
-use trine_npu::txn::Stream;
+use trine_npu::txn::Transaction;
 use trine_npu_model::{Array, Behaviour, DeviceMemory, Task, Tiles, Trap};
 
 /// Buffers of a command, each at an address of its own.
@@ -46,7 +46,7 @@ impl DeviceMemory for Memory {
 pub(crate) fn run(
     tiles: &mut Tiles,
     behaviour: Behaviour,
-    stream: &Stream,
+    stream: &Transaction,
     memory: &mut Memory,
 ) -> Result<(), Trap> {
     let task = Task {
@@ -57,7 +57,7 @@ pub(crate) fn run(
     tiles.run(&task, memory)
 }
 
-pub(crate) fn stream(kernel: Kernel) -> Stream {
+pub(crate) fn stream(kernel: Kernel) -> Transaction {
     generate::stream(kernel).unwrap()
 }
 

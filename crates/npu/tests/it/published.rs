@@ -7,7 +7,7 @@ use trine_npu::contract::{Access, Buffer, Contract};
 use trine_npu::generate::{self, Kernel};
 use trine_npu::pack::Pack;
 use trine_npu::sha256;
-use trine_npu::txn::Stream;
+use trine_npu::txn::Transaction;
 use trine_npu::verify::{Proof, Scope, Verifier};
 
 use crate::hashes::hashes;
@@ -34,7 +34,7 @@ fn published_files_are_read_and_written_byte_for_byte() {
     for known in hashes() {
         let Some(bytes) = published(&format!("{}.bin", known.name)) else { return };
         assert_eq!(sha256(&bytes), known.file, "{}", known.name);
-        let stream = Stream::parse(&bytes).unwrap();
+        let stream = Transaction::parse(&bytes).unwrap();
         assert_eq!(stream.to_bytes(), bytes, "{}", known.name);
         let canonical = stream.canonical();
         assert_eq!(sha256(&canonical.to_bytes()), known.canonical, "{}", known.name);
@@ -48,7 +48,7 @@ fn published_files_are_proven_or_refused_for_a_known_reason() {
     let (mut whole, mut memory, mut refused) = (0, 0, 0);
     for known in hashes() {
         let Some(bytes) = published(&format!("{}.bin", known.name)) else { return };
-        let stream = Stream::parse(&bytes).unwrap();
+        let stream = Transaction::parse(&bytes).unwrap();
         let contract = match Kernel::from_name(known.name) {
             Some(kernel) => generate::contract(kernel).unwrap(),
             None => other_contract(known.name),

@@ -7,7 +7,7 @@ use trine_npu::registers::{
     Channel, Direction, STATUS_IDLE_MASK, Task, descriptor_offset, queue_offset, status_offset,
 };
 use trine_npu::tile::{Address, Tile, TileKind};
-use trine_npu::txn::{Action, Header, MaskForm, Stream};
+use trine_npu::txn::{Action, Header, MaskForm, Transaction};
 use trine_npu::verify::{Scope, Verifier};
 
 /// A change and what it is refused for.
@@ -90,7 +90,7 @@ fn actions() -> Vec<Action> {
 
 fn verify(actions: Vec<Action>) -> Result<Scope, String> {
     let operations = actions.into_iter().map(Into::into).collect();
-    let stream = Stream { header: Header::new(4), operations };
+    let stream = Transaction { header: Header::new(4), operations };
     let proof = Verifier::new(contract()).expect("a contract").verify(&stream);
     proof.map(|proof| proof.scope).map_err(|refusal| refusal.to_string())
 }
@@ -376,7 +376,7 @@ fn other_tiles_and_registers_are_refused() {
 fn column_0_of_the_array_has_no_shim_dma() {
     let contract = Contract { start_column: 0, ..contract() };
     let operations = actions().into_iter().map(Into::into).collect();
-    let stream = Stream { header: Header::new(4), operations };
+    let stream = Transaction { header: Header::new(4), operations };
     let refusal = Verifier::new(contract).unwrap().verify(&stream).unwrap_err();
     assert!(refusal.problem.contains("no shim DMA"), "{refusal}");
 }
@@ -417,7 +417,7 @@ fn headers_for_other_devices_are_refused() {
         change(&mut header);
         let operations = actions().into_iter().map(Into::into).collect();
         let verifier = Verifier::new(contract()).unwrap();
-        let refusal = verifier.verify(&Stream { header, operations }).unwrap_err();
+        let refusal = verifier.verify(&Transaction { header, operations }).unwrap_err();
         assert!(refusal.problem.contains(reason), "{refusal}");
     }
 }

@@ -26,7 +26,7 @@ pub struct CallParser {
     tools: ToolList,
     parallel: bool,
     held: String,
-    place: Place,
+    place: CallState,
     scan: Scan,
     calls: usize,
     /// Whether the reply has to be calls.
@@ -37,7 +37,7 @@ pub struct CallParser {
 
 /// The possible content at the beginning of the held-back text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CallState {
     /// The beginning of a line, which may be a call.
     Line,
     /// The rest of a line of text.
@@ -81,7 +81,7 @@ impl CallParser {
             tools,
             parallel,
             held: String::new(),
-            place: Place::Line,
+            place: CallState::Line,
             scan: Scan::default(),
             calls: 0,
             only_calls: false,
@@ -116,7 +116,7 @@ impl CallParser {
     pub(crate) fn interrupt(&mut self) -> Vec<ReplyPart> {
         let parts = self.advance(true);
         self.held.clear();
-        (self.place, self.scan) = (Place::Line, Scan::default());
+        (self.place, self.scan) = (CallState::Line, Scan::default());
         parts
     }
 
@@ -148,19 +148,19 @@ impl CallParser {
         let mut parts = Vec::new();
         while !self.held.is_empty() && !self.done {
             let goes_on = match self.place {
-                Place::Words => {
+                CallState::Words => {
                     let end = self.held.find('\n').map_or(self.held.len(), |place| place + 1);
                     if self.held[..end].ends_with('\n') {
-                        self.place = Place::Line;
+                        self.place = CallState::Line;
                     }
                     self.pass(end, &mut parts);
                     true
                 }
-                Place::Line => self.line(last, &mut parts),
-                Place::List { is_fenced, wants_element } => {
+                CallState::Line => self.line(last, &mut parts),
+                CallState::List { is_fenced, wants_element } => {
                     self.list(is_fenced, wants_element, last, &mut parts)
                 }
-                Place::Fence => self.fence_end(last),
+                CallState::Fence => self.fence_end(last),
             };
             if !goes_on {
                 break;
@@ -199,13 +199,13 @@ impl CallParser {
             }
             Found::Open | Found::Text => {
                 self.scan = Scan::default();
-                self.place = Place::Words;
+                self.place = CallState::Words;
             }
             Found::Call(name, arguments, end) => {
                 self.place = match (is_list, is_fenced) {
-                    (true, is_fenced) => Place::List { is_fenced, wants_element: false },
-                    (false, true) => Place::Fence,
-                    (false, false) => Place::Line,
+                    (true, is_fenced) => CallState::List { is_fenced, wants_element: false },
+                    (false, true) => CallState::Fence,
+                    (false, false) => CallState::Line,
                 };
                 self.call(name, arguments, end, parts);
             }
@@ -232,10 +232,10 @@ impl CallParser {
                 Found::Open => return false,
                 Found::Text => {
                     self.scan = Scan::default();
-                    self.place = Place::Words;
+                    self.place = CallState::Words;
                 }
                 Found::Call(name, arguments, end) => {
-                    self.place = Place::List { is_fenced, wants_element: false };
+                    self.place = CallState::List { is_fenced, wants_element: false };
                     self.call(name, arguments, end, parts);
                 }
             }
@@ -245,13 +245,13 @@ impl CallParser {
             None => return false,
             Some(b',') => {
                 self.held.drain(..1);
-                self.place = Place::List { is_fenced, wants_element: true };
+                self.place = CallState::List { is_fenced, wants_element: true };
             }
             Some(b']') => {
                 self.held.drain(..1);
-                self.place = if is_fenced { Place::Fence } else { Place::Line };
+                self.place = if is_fenced { CallState::Fence } else { CallState::Line };
             }
-            Some(_) => self.place = Place::Words,
+            Some(_) => self.place = CallState::Words,
         }
         true
     }
@@ -265,7 +265,7 @@ impl CallParser {
         } else if !last && "```".starts_with(rest) && space <= MAX_SPACE_BYTES {
             return false;
         }
-        self.place = Place::Line;
+        self.place = CallState::Line;
         true
     }
 

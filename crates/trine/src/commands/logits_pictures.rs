@@ -48,7 +48,7 @@ pub(crate) fn run(set: &Settings, args: &LogitsArgs, verbose: bool) -> Result<()
     let preparation = tower::preparation(&config)?;
     let read = |path: &PathBuf| picture_file::prepare(path, &preparation);
     let pictures = args.image.iter().map(read).collect::<Result<Vec<Prepared>>>()?;
-    let rows = Rows::new(&model, &ids, &pictures, args)?;
+    let rows = PictureInput::new(&model, &ids, &pictures, args)?;
     let watch = Watch::new();
     let gpu = GpuOptions::tuned(settings.tune.into());
     let device = settings.device.open(library, settings.threads, settings.gpu_layers, gpu)?.device;
@@ -154,14 +154,14 @@ fn run_tower(
 }
 
 /// The rows of a prompt with pictures.
-struct Rows {
+struct PictureInput {
     /// [`SOFT`] in the places of pictures.
     tokens: Vec<u32>,
     /// What each row sees ahead.
     ahead: Vec<u32>,
 }
 
-impl Rows {
+impl PictureInput {
     /// Finds the places of pictures among ids. Soft tokens without another id between them see one
     /// another, as in the model's own implementation.
     fn new(model: &Model, ids: &[u32], pictures: &[Prepared], args: &LogitsArgs) -> Result<Self> {
@@ -251,7 +251,7 @@ impl Sequence {
         model: &Model,
         device: &dyn Device,
         settings: &Options,
-        rows: &Rows,
+        rows: &PictureInput,
         chunk: usize,
     ) -> Result<Self> {
         let context = rows.tokens.len();
@@ -271,7 +271,7 @@ impl Sequence {
     /// pictures.
     fn run(
         &mut self,
-        rows: &Rows,
+        rows: &PictureInput,
         mut soft: &[f32],
         mut each: impl FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 use trine_npu::generate::{self, Kernel};
 use trine_npu::pack::Pack;
 use trine_npu::pdi::Pdi;
-use trine_npu::txn::Stream;
+use trine_npu::txn::Transaction;
 use trine_npu::verify::{Proof, Scope, Verifier};
 use trine_npu::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
-use trine_npu::{UNTESTED, read_file, told};
+use trine_npu::{UNTESTED, harmless, read_file};
 use trine_session::library::ModelLibrary;
 
 use super::{npu_doctor, npu_pack, npu_selftest};
@@ -82,7 +82,7 @@ fn inspect(args: &NpuInspectArgs) -> Result<()> {
 }
 
 /// Reads a transaction stream, which is what is neither an xclbin nor a PDI.
-fn stream(shown: &str, bytes: &[u8]) -> Result<Stream> {
+fn stream(shown: &str, bytes: &[u8]) -> Result<Transaction> {
     if bytes.starts_with(LFS_POINTER) {
         bail!("{shown} is a pointer of Git LFS and not the file; fetch it with `git lfs pull`");
     }
@@ -93,7 +93,7 @@ fn stream(shown: &str, bytes: &[u8]) -> Result<Stream> {
              fetched"
         );
     }
-    Stream::parse(bytes).with_context(|| shown.to_owned())
+    Transaction::parse(bytes).with_context(|| shown.to_owned())
 }
 
 /// Returns how many PDIs cannot be read.
@@ -151,7 +151,7 @@ fn describe_pdi(pdi: &Pdi) -> String {
     format!("{commands} commands, {enabled} cores run, programs of up to {program} bytes")
 }
 
-fn describe_stream(stream: &Stream, lists: bool, lines: &mut Vec<String>) {
+fn describe_stream(stream: &Transaction, lists: bool, lines: &mut Vec<String>) {
     let header = stream.header;
     let (rows, columns) = (header.rows, header.columns);
     let generation = header.generation;
@@ -200,7 +200,7 @@ fn verify(args: &NpuVerifyArgs) -> Result<()> {
         bail!(
             "{} is no kernel that trine generates; pass --kernel such as {}, or make a pack with a \
              manifest",
-            told(&name),
+            harmless(&name),
             Kernel::Int8 { m: 8, k: 2048, n: 2048 }
         );
     };

@@ -14,7 +14,7 @@ use trine_session::picture_file::{self, expanded, is_picture};
 use super::run_chat;
 use super::run_open::{Named, Opened, open, pictures};
 use super::run_told::{bandwidth, tell_end};
-use crate::chat::{Conversation, Rows};
+use crate::chat::{Conversation, PromptInput};
 use crate::cli::RunArgs;
 use crate::converse::{chat_prompt, raw_prompt};
 use crate::failure::{Interrupted, usage};
@@ -208,7 +208,7 @@ fn answer_once(
     let rows = match raw {
         true => {
             let prompt = asked.turns.last().map_or("", |turn| &turn.content);
-            Rows { tokens: raw_prompt(session, text, prompt)?, ..Rows::default() }
+            PromptInput { tokens: raw_prompt(session, text, prompt)?, ..PromptInput::default() }
         }
         false => chat_prompt(session, text, writing, &mut asked)?.rows,
     };

@@ -8,7 +8,7 @@ pub(crate) struct Key {
     /// The default, in words.
     pub(crate) default: &'static str,
     pub(super) kind: Kind,
-    pub(super) place: Place,
+    pub(super) place: OptionGroup,
 }
 
 /// The form of a value in the file.
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 
 /// The options whose default a setting is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum OptionGroup {
     /// No option; the program itself asks for the value.
     Program,
     /// The options of `run` and of other commands that run a model.
@@ -82,14 +82,14 @@ pub(super) fn is_section(name: &str) -> bool {
     KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
-const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str) -> Key {
+const fn key(name: &'static str, kind: Kind, place: OptionGroup, default: &'static str) -> Key {
     Key { name, kind, place, default }
 }
 
 /// All settings, in the order in which `trine config` prints them.
 pub(crate) const KEYS: [Key; 45] = {
     use Kind::{Number, Path, Size, Switch, Text, Texts};
-    use Place::{Client, Program, Run, Serve};
+    use OptionGroup::{Client, Program, Run, Serve};
     [
         key("model", Text, Program, "demo"),
         key("store", Path, Program, "trine/models in the user's data folder"),

@@ -142,10 +142,10 @@ fn every_setting_is_an_option() {
     let command = Cli::command();
     for key in &KEYS {
         let commands: &[&str] = match key.place {
-            Place::Program => continue,
-            Place::Run => &["run"],
-            Place::Serve => &["serve"],
-            Place::Client => &["top"],
+            OptionGroup::Program => continue,
+            OptionGroup::Run => &["run"],
+            OptionGroup::Serve => &["serve"],
+            OptionGroup::Client => &["top"],
         };
         for name in commands {
             let found = command.find_subcommand(name).unwrap();
@@ -153,7 +153,7 @@ fn every_setting_is_an_option() {
             let option = option.unwrap_or_else(|| panic!("{name} has no option of {}", key.name));
             // A default that the command line states is the one that the table states.
             let stated: Vec<_> = option.get_default_values().iter().collect();
-            if let ([stated], Place::Serve) = (stated.as_slice(), key.place) {
+            if let ([stated], OptionGroup::Serve) = (stated.as_slice(), key.place) {
                 assert_eq!(stated.to_str(), Some(key.default), "{}", key.name);
             }
         }

@@ -49,7 +49,7 @@ fn pieces<'a>(low: &'a [u8], high: &'a [u8], run: usize) -> (&'a [u8], &'a [u8],
 
 /// The numbers that a block stores, before packing.
 #[derive(Clone)]
-struct Choice {
+struct KHighNumbers {
     d: f32,                    // representable in half precision
     scales: [f32; 16],         // whole, -128..=127
     integers: [[f32; 16]; 16], // whole, -32..=31
@@ -77,7 +77,7 @@ fn encode_q6_k(input: &[f32; 256], block: &mut [u8; 210]) {
         .fold(0.0_f32, |kept, &scale| if scale.abs() > kept.abs() { scale } else { kept });
     let d = fit::half_factor(largest / -128.0);
     let steps = |scale: f32| if d == 0.0 { 0.0 } else { (scale / d).round().clamp(-128.0, 127.0) };
-    let mut best = Choice { d, scales: fitted.map(steps), integers: [[0.0; 16]; 16] };
+    let mut best = KHighNumbers { d, scales: fitted.map(steps), integers: [[0.0; 16]; 16] };
     let mut best_error = choose_integers(&mut best, runs, &weight);
     for _ in 0..3 {
         let mut next = best.clone();
@@ -92,7 +92,7 @@ fn encode_q6_k(input: &[f32; 256], block: &mut [u8; 210]) {
 }
 
 /// Chooses the nearest integers under the chosen scales and returns the weighted squared error.
-fn choose_integers(choice: &mut Choice, runs: &[[f32; 16]], weight: &[[f32; 16]; 16]) -> f64 {
+fn choose_integers(choice: &mut KHighNumbers, runs: &[[f32; 16]], weight: &[[f32; 16]; 16]) -> f64 {
     let mut error = 0.0;
     for run in 0..16 {
         let scale = choice.d * choice.scales[run];
@@ -110,7 +110,7 @@ fn choose_integers(choice: &mut Choice, runs: &[[f32; 16]], weight: &[[f32; 16];
 }
 
 /// Fits the factor of `x = d (s q)` over the whole block by least squares, with the integers fixed.
-fn refit_factor(choice: &mut Choice, runs: &[[f32; 16]], weight: &[[f32; 16]; 16]) {
+fn refit_factor(choice: &mut KHighNumbers, runs: &[[f32; 16]], weight: &[[f32; 16]; 16]) {
     let [mut aa, mut ax] = [0.0_f64; 2];
     for run in 0..16 {
         for j in 0..16 {
@@ -128,7 +128,7 @@ fn refit_factor(choice: &mut Choice, runs: &[[f32; 16]], weight: &[[f32; 16]; 16
     }
 }
 
-fn store(choice: &Choice, block: &mut [u8; 210]) {
+fn store(choice: &KHighNumbers, block: &mut [u8; 210]) {
     block.fill(0);
     put_half(block, 208, choice.d);
     for (run, &scale) in choice.scales.iter().enumerate() {

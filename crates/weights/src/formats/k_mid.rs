@@ -76,7 +76,7 @@ fn decode_runs(block: &[u8], high: &[u8], nibbles: &[u8], out: &mut [f32; 256]) 
 
 /// The numbers that a Q4_K block stores, before packing.
 #[derive(Clone)]
-struct Choice {
+struct KMidNumbers {
     d: f32, // representable in half precision, as is d_min
     d_min: f32,
     scales: [f32; 8], // whole, 0..=63, as are the minima
@@ -106,7 +106,7 @@ fn encode_q4_k(input: &[f32; 256], block: &mut [u8; 144]) {
     let steps = |value: f32, unit: f32| {
         if unit == 0.0 { 0.0 } else { (value / unit).round().clamp(0.0, 63.0) }
     };
-    let mut best = Choice {
+    let mut best = KMidNumbers {
         d,
         d_min,
         scales: fitted.map(|(scale, _)| steps(scale, d)),
@@ -127,7 +127,7 @@ fn encode_q4_k(input: &[f32; 256], block: &mut [u8; 144]) {
 }
 
 /// Chooses the nearest integers under the chosen scales and returns the weighted squared error.
-fn choose_integers(choice: &mut Choice, runs: &[[f32; 32]], weight: &[[f32; 32]; 8]) -> f64 {
+fn choose_integers(choice: &mut KMidNumbers, runs: &[[f32; 32]], weight: &[[f32; 32]; 8]) -> f64 {
     let mut error = 0.0;
     for run in 0..8 {
         let scale = choice.d * choice.scales[run];
@@ -147,7 +147,7 @@ fn choose_integers(choice: &mut Choice, runs: &[[f32; 32]], weight: &[[f32; 32];
 
 /// Fits the factors of `x = d (s q) - dmin m` over the whole block by least squares, with the
 /// integers fixed.
-fn refit_factors(choice: &mut Choice, runs: &[[f32; 32]], weight: &[[f32; 32]; 8]) {
+fn refit_factors(choice: &mut KMidNumbers, runs: &[[f32; 32]], weight: &[[f32; 32]; 8]) {
     let [mut aa, mut ab, mut bb, mut ax, mut bx] = [0.0_f64; 5];
     for run in 0..8 {
         let b = f64::from(-choice.minima[run]);
@@ -175,7 +175,7 @@ fn refit_factors(choice: &mut Choice, runs: &[[f32; 32]], weight: &[[f32; 32]; 8
     }
 }
 
-fn store(choice: &Choice, block: &mut [u8; 144]) {
+fn store(choice: &KMidNumbers, block: &mut [u8; 144]) {
     block.fill(0);
     put_half(block, 0, choice.d);
     put_half(block, 2, choice.d_min);

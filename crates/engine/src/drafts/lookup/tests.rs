@@ -7,10 +7,11 @@ use super::chains::{LEAST, LONGEST, PLACES, common_end, hash};
 use super::earlier::{CONTEXT, GENERATION};
 use super::*;
 use crate::events::SequenceId;
-use crate::sampling::{SamplingParams, Stream};
+use crate::sampling::{SamplerState, SamplingParams};
 
 /// No test draws.
-static STREAM: LazyLock<Stream> = LazyLock::new(|| Stream::new(SamplingParams::greedy()));
+static STREAM: LazyLock<SamplerState> =
+    LazyLock::new(|| SamplerState::new(SamplingParams::greedy()));
 
 fn ask(id: u64, tokens: &[u32], most: usize) -> Ask<'_> {
     let scope = Scope::default();

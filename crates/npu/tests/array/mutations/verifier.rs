@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use trine_npu::generate::{self, Kernel};
 use trine_npu::registers::{Direction, Register, register};
-use trine_npu::txn::{Action, HEADER_BYTES, Stream};
+use trine_npu::txn::{Action, HEADER_BYTES, Transaction};
 use trine_npu::verify::Verifier;
 
 /// What a refusal advises whose stream is not the generated one, and safe for memory.
@@ -71,7 +71,7 @@ pub(super) fn scores() -> &'static [Score; 2] {
 }
 
 /// Returns where each operation of a stream ends, in bytes.
-pub(super) fn ends(stream: &Stream) -> Vec<usize> {
+pub(super) fn ends(stream: &Transaction) -> Vec<usize> {
     let mut end = HEADER_BYTES;
     let ends = stream.operations.iter().map(|operation| {
         end += operation.action.file_bytes();
@@ -91,7 +91,7 @@ fn score(kernel: Kernel) -> Score {
     let mut changed = bytes.clone();
     for bit in 0..score.bits {
         changed[bit / 8] ^= 1 << (bit % 8);
-        if let Ok(read) = Stream::parse(&changed) {
+        if let Ok(read) = Transaction::parse(&changed) {
             let index = ends.partition_point(|end| *end <= bit / 8);
             let reason = match verifier.verify(&read) {
                 Ok(_) => {
@@ -117,7 +117,7 @@ fn score(kernel: Kernel) -> Score {
 }
 
 /// Says why the operation `index` of `changed` may differ from that of `stream`.
-fn reason(stream: &Stream, changed: &Stream, index: usize) -> Reason {
+fn reason(stream: &Transaction, changed: &Transaction, index: usize) -> Reason {
     let (before, after) = (&stream.operations[index].action, &changed.operations[index].action);
     let unknown = || panic!("operation {index} was {before} and may be {after}");
     let (Some(tile), Some(other)) = (before.tile(), after.tile()) else { return unknown() };

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
-use trine_engine::{EngineError, Scope, Sight, TowerInput};
+use trine_engine::{EngineError, PictureHandle, Scope, TowerInput};
 use trine_foreign::WebUrl;
 use trine_pictures::{Limits, Picture, Preparation, from_base64, from_data_url};
 use trine_text::{Content, Part};
@@ -397,8 +397,8 @@ impl Sent {
         &mut self,
         pictures: &Pictures,
         scope: Scope,
-    ) -> Result<Vec<Option<Sight>>, ApiError> {
-        let mut known: HashMap<[u8; 32], Sight> = HashMap::new();
+    ) -> Result<Vec<Option<PictureHandle>>, ApiError> {
+        let mut known: HashMap<[u8; 32], PictureHandle> = HashMap::new();
         let mut sights = Vec::with_capacity(self.pictures.len());
         for index in 0..self.pictures.len() {
             let picture = &mut self.pictures[index];

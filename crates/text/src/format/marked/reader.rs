@@ -27,7 +27,7 @@ const CHANNEL: &str = "thought";
 pub(super) struct Reader {
     marks: Marks,
     calls: Calls,
-    place: Place,
+    place: MarkedState,
     /// Text that is held back.
     held: String,
     found: usize,
@@ -52,7 +52,7 @@ pub(super) enum Calls {
 
 /// Where the reply is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum MarkedState {
     /// At the beginning of words, whose leading space is dropped if `after_mark`.
     Start {
         after_mark: bool,
@@ -72,8 +72,8 @@ impl Reader {
     /// Creates a reader, with `in_thought` of a reply that begins in a thought.
     pub(super) fn new(marks: Marks, calls: Calls, in_thought: bool) -> Self {
         let place = match in_thought {
-            true => Place::Thought { begun: false },
-            false => Place::Start { after_mark: false },
+            true => MarkedState::Thought { begun: false },
+            false => MarkedState::Start { after_mark: false },
         };
         Self {
             marks,
@@ -125,7 +125,7 @@ impl Reader {
 
     /// Passes on words, without space at the beginning that only separates them from marks.
     fn words(&mut self, parts: &mut Vec<ReplyPart>) {
-        if let Place::Start { after_mark } = self.place {
+        if let MarkedState::Start { after_mark } = self.place {
             let is_space = self.held.trim_start().is_empty();
             if after_mark && is_space && self.held.len() <= MAX_SPACE_BYTES {
                 return;
@@ -139,7 +139,7 @@ impl Reader {
                 return;
             }
             if !self.held.is_empty() {
-                self.place = Place::Words;
+                self.place = MarkedState::Words;
             }
         }
         let words = std::mem::take(&mut self.held);
@@ -162,12 +162,12 @@ impl Reader {
             None if is_name(word) && self.held.len() <= MAX_SPACE_BYTES => return,
             _ => {}
         }
-        self.place = Place::Thought { begun: false };
+        self.place = MarkedState::Thought { begun: false };
     }
 
     /// Passes on a thought, without space around it.
     fn thought(&mut self, parts: &mut Vec<ReplyPart>) {
-        let Place::Thought { begun } = &mut self.place else { return };
+        let MarkedState::Thought { begun } = &mut self.place else { return };
         let was_begun = *begun;
         if !was_begun {
             self.held.drain(..self.held.len() - self.held.trim_start().len());
@@ -187,14 +187,14 @@ impl Reader {
 
     /// Takes what is held back as far as it is certain.
     fn advance(&mut self, parts: &mut Vec<ReplyPart>) {
-        if self.place == Place::Name {
+        if self.place == MarkedState::Name {
             self.name();
         }
         match &mut self.place {
-            Place::Start { .. } | Place::Words => self.words(parts),
-            Place::Name => {}
-            Place::Thought { .. } => self.thought(parts),
-            Place::Call(bits) => {
+            MarkedState::Start { .. } | MarkedState::Words => self.words(parts),
+            MarkedState::Name => {}
+            MarkedState::Thought { .. } => self.thought(parts),
+            MarkedState::Call(bits) => {
                 let text = std::mem::take(&mut self.held);
                 match bits.last_mut() {
                     _ if text.is_empty() => {}
@@ -208,15 +208,16 @@ impl Reader {
     /// Ends what the reply is in; what follows begins after a mark.
     fn close(&mut self, parts: &mut Vec<ReplyPart>, is_end_of_thought: bool) {
         self.advance(parts);
-        let place = std::mem::replace(&mut self.place, Place::Start { after_mark: true });
+        let place = std::mem::replace(&mut self.place, MarkedState::Start { after_mark: true });
         let is_channel = is_end_of_thought && self.held.trim() == CHANNEL;
-        if !is_channel && matches!(place, Place::Start { .. }) && !self.held.trim().is_empty() {
+        if !is_channel && matches!(place, MarkedState::Start { .. }) && !self.held.trim().is_empty()
+        {
             // It was no name of a channel.
             let words = std::mem::take(&mut self.held);
             self.say(words, parts);
             if is_end_of_thought {
                 // The mark ends nothing, and parts no words.
-                self.place = Place::Words;
+                self.place = MarkedState::Words;
                 return;
             }
         }
@@ -226,7 +227,7 @@ impl Reader {
             let said = parser.interrupt();
             self.give(said, parts);
         }
-        if let Place::Call(bits) = place
+        if let MarkedState::Call(bits) = place
             && !self.call(&bits, parts)
         {
             let spelled = bits.iter().map(|bit| match bit {
@@ -271,11 +272,11 @@ impl ReplyReader for Reader {
     }
 
     fn takes_stops(&self) -> bool {
-        matches!(self.place, Place::Start { .. } | Place::Words)
+        matches!(self.place, MarkedState::Start { .. } | MarkedState::Words)
     }
 
     fn is_thinking(&self) -> bool {
-        matches!(self.place, Place::Name | Place::Thought { .. })
+        matches!(self.place, MarkedState::Name | MarkedState::Thought { .. })
     }
 
     fn text(&mut self, text: &str) -> Vec<ReplyPart> {
@@ -296,7 +297,7 @@ impl ReplyReader for Reader {
         if token == calls.quote {
             self.advance(&mut parts);
             match &mut self.place {
-                Place::Call(bits) => bits.push(Bit::Quote),
+                MarkedState::Call(bits) => bits.push(Bit::Quote),
                 // Outside of calls it is a quotation mark that the model has mistaken.
                 _ => parts.extend(self.text("\"")),
             }
@@ -309,7 +310,7 @@ impl ReplyReader for Reader {
         }
         let [opens, closes] = thoughts
             .map_or([false; 2], |ThoughtMarks { open, close }| [open, close].map(|id| id == token));
-        if closes && self.place == Place::Words {
+        if closes && self.place == MarkedState::Words {
             // It ends nothing, and parts no words.
             return parts;
         }
@@ -318,9 +319,9 @@ impl ReplyReader for Reader {
             return parts;
         }
         if opens {
-            self.place = Place::Name;
+            self.place = MarkedState::Name;
         } else if token == calls.open {
-            self.place = Place::Call(Vec::new());
+            self.place = MarkedState::Call(Vec::new());
         }
         parts
     }
@@ -329,8 +330,8 @@ impl ReplyReader for Reader {
         let mut parts = Vec::new();
         if !self.done {
             self.advance(&mut parts);
-            match std::mem::replace(&mut self.place, Place::Words) {
-                Place::Call(bits) => self.is_cut = !self.call(&bits, &mut parts),
+            match std::mem::replace(&mut self.place, MarkedState::Words) {
+                MarkedState::Call(bits) => self.is_cut = !self.call(&bits, &mut parts),
                 place => {
                     self.place = place;
                     self.close(&mut parts, false);

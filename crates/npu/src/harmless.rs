@@ -12,26 +12,26 @@ pub const TOLD_MAX: usize = 400;
 /// escapes, which show what a file has there.
 ///
 /// ```
-/// assert_eq!(trine_npu::told("a\u{1b}[31m\nb"), "a\\u{1b}[31m\\nb");
+/// assert_eq!(trine_npu::harmless("a\u{1b}[31m\nb"), "a\\u{1b}[31m\\nb");
 /// ```
 #[must_use]
-pub fn told(text: &str) -> Cow<'_, str> {
+pub fn harmless(text: &str) -> Cow<'_, str> {
     let is_short = text.len() <= TOLD_MAX || text.chars().nth(TOLD_MAX).is_none();
     if is_short && !text.contains(is_misleading) {
         return text.into();
     }
-    let mut told = String::new();
+    let mut harmless = String::new();
     for character in text.chars().take(TOLD_MAX) {
         if is_misleading(character) {
-            told.extend(character.escape_default());
+            harmless.extend(character.escape_default());
         } else {
-            told.push(character);
+            harmless.push(character);
         }
     }
     if !is_short {
-        told.push_str(&format!("... (cut: {} bytes in all)", text.len()));
+        harmless.push_str(&format!("... (cut: {} bytes in all)", text.len()));
     }
-    told.into()
+    harmless.into()
 }
 
 #[cfg(test)]
@@ -40,8 +40,8 @@ mod tests {
 
     #[test]
     fn what_a_terminal_would_obey_is_escaped() {
-        assert_eq!(told("plain ünïcode 'x' \\"), "plain ünïcode 'x' \\");
-        assert_eq!(told("a\u{1b}[2J\nerror: b\u{9b}\u{202e}c\t\u{200b}"), {
+        assert_eq!(harmless("plain ünïcode 'x' \\"), "plain ünïcode 'x' \\");
+        assert_eq!(harmless("a\u{1b}[2J\nerror: b\u{9b}\u{202e}c\t\u{200b}"), {
             "a\\u{1b}[2J\\nerror: b\\u{9b}\\u{202e}c\\t\\u{200b}"
         });
     }
@@ -49,9 +49,9 @@ mod tests {
     #[test]
     fn long_texts_are_cut() {
         let whole = "ü".repeat(TOLD_MAX);
-        assert_eq!(told(&whole), whole);
-        let cut = told(&"\0".repeat(900_000)).into_owned();
+        assert_eq!(harmless(&whole), whole);
+        let cut = harmless(&"\0".repeat(900_000)).into_owned();
         assert!(cut.len() < 10 * TOLD_MAX && cut.ends_with("(cut: 900000 bytes in all)"), "{cut}");
-        assert!(told(&format!("{whole}x")).ends_with("(cut: 801 bytes in all)"));
+        assert!(harmless(&format!("{whole}x")).ends_with("(cut: 801 bytes in all)"));
     }
 }
