@@ -10,6 +10,7 @@ use trine_model::{Goal, Width};
 use crate::batch::{BLOCK, Batch, ProgramOptions, SequenceView};
 use crate::device_memory::DeviceMemory;
 use crate::error::BackendError;
+use crate::guest::{Give, Guest, Job};
 use crate::program::{Facts, Memory, Program, Share, describe};
 
 /// A Program of [`others`](trine_model::aside::others), which computes the experts that are aside.
@@ -25,21 +26,6 @@ pub struct Aside {
 
 /// Loads an [`Aside`]: called when the device that hands experts over has its own memory.
 pub type LoadAside<'a> = Box<dyn FnOnce() -> Result<Aside, BackendError> + 'a>;
-
-/// The rows of a layer that are handed over.
-#[derive(Debug, Clone, Copy)]
-pub struct Handed<'a> {
-    /// (rows, in-features).
-    pub input: &'a [f32],
-    /// (rows, used): the experts of each row.
-    pub chosen: &'a [f32],
-    /// (rows, used): their shares.
-    pub shares: &'a [f32],
-    /// The number of rows.
-    pub rows: usize,
-    /// The number of rows before the first bulk row ([`Batch::bulk_from`]).
-    pub exact: usize,
-}
 
 impl Aside {
     /// Returns the sizes of the other device's Program beside one with these sizes.
@@ -63,39 +49,6 @@ impl Aside {
         Self { program, device_memory, tokens: vec![0; width.tokens], positions, blocks }
     }
 
-    /// Computes the sums of the experts with this number for rows of either kind, (rows,
-    /// out-features). Waits until that is done.
-    ///
-    /// # Errors
-    /// As [`Program::submit`] and [`Program::wait`].
-    pub fn sum(&mut self, number: usize, handed: Handed<'_>) -> Result<&[f32], BackendError> {
-        let Handed { input, chosen, shares, rows, exact } = handed;
-        let Self { program, tokens, positions, blocks, .. } = self;
-        let step = program.submit(&Batch {
-            tokens: &tokens[..rows],
-            positions: &positions[..rows],
-            // All are of the first sequence.
-            sequence_of: &tokens[..rows],
-            sequences: &[SequenceView { slot: 0, blocks }],
-            outputs: &[],
-            ahead: &[],
-            bulk_from: exact,
-            inputs: &[input, chosen, shares],
-            goal: Goal::Experts(number),
-        })?;
-        program.wait(step)?.output(number)
-    }
-
-    /// Lets a step be stopped, as [`Program::heed`] does.
-    pub fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.program.heed(stop);
-    }
-
-    /// Returns the memory that the other device holds.
-    pub fn memory(&self) -> Memory {
-        self.program.memory()
-    }
-
     /// Extends the facts of a Program that hands experts over to both devices. `own` is the memory
     /// that the Program's device holds, `device_memory` what it had before.
     pub fn join(&self, mut facts: Facts, own: Memory, device_memory: DeviceMemory) -> Facts {
@@ -104,7 +57,7 @@ impl Aside {
             device: device.clone(),
             layers: 0,
             experts: plan.outputs.len(),
-            memory: self.memory(),
+            memory: self.program.memory(),
             device_memory: self.device_memory,
         };
         let layers = Share {
@@ -120,5 +73,39 @@ impl Aside {
         }
         facts.shares = vec![experts, layers];
         Facts { device: describe(&facts.shares), gpu: None, ..facts }
+    }
+}
+
+impl Guest for Aside {
+    /// Nothing: some devices compute all of a step while it is submitted.
+    fn begin(&mut self, _: &Job<'_>) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn finish(&mut self, job: &Job<'_>, give: &mut Give<'_>) -> Result<(), BackendError> {
+        let Job { number, inputs, rows, exact } = *job;
+        let Self { program, tokens, positions, blocks, .. } = self;
+        let step = program.submit(&Batch {
+            tokens: &tokens[..rows],
+            positions: &positions[..rows],
+            // All are of the first sequence.
+            sequence_of: &tokens[..rows],
+            sequences: &[SequenceView { slot: 0, blocks }],
+            outputs: &[],
+            ahead: &[],
+            bulk_from: exact,
+            inputs,
+            goal: Goal::Experts(number),
+        })?;
+        give(0, program.wait(step)?.output(number)?);
+        Ok(())
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.program.heed(stop);
+    }
+
+    fn memory(&self) -> Memory {
+        self.program.memory()
     }
 }

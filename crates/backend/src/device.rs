@@ -59,17 +59,12 @@ pub trait Device: Send + Sync {
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError>;
 
-    /// Returns whether the device can leave experts to another one: [`Device::load_beside`].
-    fn hands_over(&self) -> bool {
-        false
-    }
-
     /// Does the same as [`Device::load_plan`] for a Plan some of whose experts are
     /// [aside](mod@trine_model::aside). `aside` loads what computes them.
     ///
     /// # Errors
     /// As [`Device::load_plan`], those of `aside`, and [`BackendError::Unsupported`] unless the
-    /// device [hands over](Device::hands_over).
+    /// device has such guests, as those do whose memory is not the processor's.
     fn load_beside(
         &self,
         _model: &Model,
@@ -79,13 +74,6 @@ pub trait Device: Send + Sync {
     ) -> Result<Box<dyn Program>, BackendError> {
         let what = "it computes all experts itself".to_owned();
         Err(BackendError::Unsupported { device: self.name(), what })
-    }
-
-    /// Returns a Plan as a Program of this device has it: with what its
-    /// [`Partner`](crate::Partner) takes lent, if it has one. A device that runs most steps by the
-    /// Plan itself returns it as it is.
-    fn adapt(&self, plan: Plan) -> Plan {
-        plan
     }
 
     /// Returns the device's present memory. Unless a device overrides this, it is the processor's

@@ -15,7 +15,7 @@
 //! | [`rates`] | how long a step takes by forecast |
 //! | [`sampling`] | which token is drawn from a row of logits |
 //! | `tower` | a vision tower as a Program |
-//! | `partner`, `lent`, `aside` | products and experts that another device computes |
+//! | `guest`, `hosted`, `partner`, `aside` | products and experts that another device computes |
 //! | `overflow` | where values first were not finite |
 
 #![forbid(unsafe_code)]
@@ -26,8 +26,9 @@ mod device;
 mod device_memory;
 mod error;
 mod gather;
+mod guest;
 pub mod host;
-mod lent;
+mod hosted;
 mod overflow;
 mod pages;
 mod partner;
@@ -40,16 +41,17 @@ pub mod sampling;
 mod threads;
 mod tower;
 
-pub use aside::{Aside, Handed, LoadAside};
+pub use aside::{Aside, LoadAside};
 pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SOFT, SequenceView, Span};
 pub use device::{Device, LayerChoice, Members, Reader};
 pub use device_memory::{DeviceMemory, MemoryKind};
 pub use error::BackendError;
 pub use gather::{gather, table_row};
-pub use lent::{Lent, delegated};
+pub use guest::{Give, Guest, Job};
+pub use hosted::Hosted;
 pub use overflow::{Noted, What, at_norm};
 pub use pages::{KvPage, KvPart, PageLayout, Pages};
-pub use partner::{Loan, Partner, Tally, Work};
+pub use partner::{Partner, Tally, Work};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{
     Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TopLogit,

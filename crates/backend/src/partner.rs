@@ -12,6 +12,7 @@ use trine_model::Weight;
 use trine_weights::Tensor;
 
 use crate::error::BackendError;
+use crate::guest::Guest;
 
 /// Something that multiplies bulk rows beside the device that runs a Plan.
 pub trait Partner: fmt::Debug + Send + Sync {
@@ -25,11 +26,12 @@ pub trait Partner: fmt::Debug + Send + Sync {
     /// Returns the bytes of the machine's memory that a matrix (or slice of one) takes here.
     fn bytes(&self, weight: &Weight) -> u64;
 
-    /// Takes in matrices (out-features, in-features).
+    /// Takes in the matrices (out-features, in-features) of each job. The guest multiplies its
+    /// input with each of them.
     ///
     /// # Errors
     /// [`BackendError`] if there is no room for them, or the partner fails.
-    fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError>;
+    fn load(&self, jobs: &[Vec<Tensor>]) -> Result<Box<dyn Guest>, BackendError>;
 
     /// Returns what it has done so far.
     fn tally(&self) -> &Tally;
@@ -38,26 +40,6 @@ pub trait Partner: fmt::Debug + Send + Sync {
     fn idle(&self) -> String {
         "nothing was lent to it".to_owned()
     }
-}
-
-/// Matrices that a partner has taken in.
-///
-/// One product at a time: it is begun, and then finished. Beginning one forgets another that was
-/// not finished.
-pub trait Loan: Send {
-    /// Begins the products of `input`, (rows, in-features), with matrices, by their numbers in
-    /// [`Partner::load`]. Copies the input and returns without waiting for any product.
-    ///
-    /// # Errors
-    /// [`BackendError`] if it cannot be begun. Then there is nothing to finish.
-    fn begin(&mut self, input: &[f32], matrices: &[usize]) -> Result<(), BackendError>;
-
-    /// Waits for the products that were begun and writes each, (rows, out-features), in the order
-    /// of the matrices.
-    ///
-    /// # Errors
-    /// [`BackendError`] if any of them was not computed by the partner. The outputs are undefined.
-    fn finish(&mut self, outputs: &mut [&mut [f32]]) -> Result<(), BackendError>;
 }
 
 /// A time in which a partner computed.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use trine_backend::rates::{Rates, Work};
 use trine_backend::{
-    BackendError, Device, DeviceMemory, Memory, Partner, Program, ProgramOptions, delegated, host,
+    BackendError, Device, DeviceMemory, Memory, Partner, Program, ProgramOptions, host,
 };
 use trine_model::lend::lend;
-use trine_model::{Model, Plan, Workload};
+use trine_model::{Model, Plan, Workload, away};
 
 use crate::isa::Isa;
 use crate::pool::Pool;
@@ -62,6 +62,14 @@ impl CpuDevice {
     /// The number of threads in use.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// Returns a Plan with what its partner takes lent.
+    fn lent(&self, plan: Plan) -> Plan {
+        match &self.partner {
+            Some(partner) => lend(plan, &|weight| partner.kept(weight)),
+            None => plan,
+        }
     }
 }
 
@@ -131,16 +139,9 @@ impl Device for CpuDevice {
             device: self.name(),
             what: error.to_string(),
         })?;
-        let (plan, partner) = (self.adapt(plan), self.partner.as_ref());
+        let (plan, partner) = (self.lent(plan), self.partner.as_ref());
         let program = CpuProgram::load(self.name(), self.isa, pool, model, plan, options, partner)?;
         Ok(Box::new(program))
-    }
-
-    fn adapt(&self, plan: Plan) -> Plan {
-        match &self.partner {
-            Some(partner) => lend(plan, &|weight| partner.kept(weight)),
-            None => plan,
-        }
     }
 
     fn memory(&self) -> DeviceMemory {
@@ -148,11 +149,12 @@ impl Device for CpuDevice {
     }
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
-        let plan = self.adapt(plan.clone());
+        let plan = self.lent(plan.clone());
         let mut memory = forecast::memory(&plan, options, self.isa, self.threads);
         if let Some(partner) = &self.partner {
-            let lent = delegated(&plan).into_iter().map(|id| partner.bytes(plan.weight(id)));
-            memory.weights = lent.fold(memory.weights, u64::saturating_add);
+            let lent = away::weights(&plan).concat();
+            let bytes = lent.into_iter().map(|id| partner.bytes(plan.weight(id)));
+            memory.weights = bytes.fold(memory.weights, u64::saturating_add);
         }
         memory
     }

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use trine_backend::{
-    BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, Noted, PageLayout, Pages,
-    Partner, Program, ProgramOptions, Results, gather,
+    BackendError, Batch, Facts, Flights, Hosted, InFlight, KvPage, Memory, Noted, PageLayout,
+    Pages, Partner, Program, ProgramOptions, Results, gather,
 };
 use trine_model::{
-    Buffer, Goal, Model, ModelError, Plan, Scratch, Source, WeightId, WeightPlace, Width,
+    Buffer, Goal, Model, ModelError, Plan, Scratch, Source, WeightId, WeightPlace, Width, away,
 };
 
 use trine_weights::Tensor;
@@ -92,7 +92,8 @@ impl CpuProgram {
         partner: Option<&Arc<dyn Partner>>,
     ) -> Result<Self, BackendError> {
         let fail = Failures { device: &name };
-        let lent = Lent::load(partner, model, &plan)?;
+        let guest = Hosted::load(partner, model, &plan)?;
+        let plan = if guest.is_some() { plan } else { away::here(plan) };
         let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;
         let caches = make_caches(&plan, options).map_err(|error| fail.attention(error))?;
         let (attention, attention_of_step) =
@@ -130,11 +131,12 @@ impl CpuProgram {
             isa,
             kernels,
             attention_of_cache: kinds_of_caches(&plan, &attention, options),
+            aways: away::aways(&plan),
             serving: plan.goals().into_iter().map(|goal| (goal, plan.serving(goal))).collect(),
             facts: Facts { pages: Some(layout), ..Facts::new(name, plan, *options) },
             scratch,
             weights,
-            lent,
+            guest,
             caches,
             attention_of_step,
             rotary_of_step,
@@ -207,7 +209,7 @@ impl CpuProgram {
             quantized: self.quantized.share(),
             up: self.up.share(),
             groups: self.groups.share(),
-            delegated: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             step_began: profiled.then(|| Mutex::new(Instant::now())),
         };

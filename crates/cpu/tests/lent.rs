@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{BULK_ROWS, Batch, Device, ProgramOptions, SequenceView};
+use trine_backend::{BULK_ROWS, Batch, Device, Partner, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;
-use trine_model::{Ends, KvType, Model, Op, Width};
+use trine_model::lend::lend;
+use trine_model::{Ends, KvType, Model, Width, away};
 use trine_testing::partner::{Failure, Plain, difference, prompt};
 use trine_testing::random::{Random, model_of_layers};
 use trine_testing::{hidden_states, logits};
@@ -153,14 +154,11 @@ fn what_is_lent_counts_as_memory() {
     let options = ProgramOptions { width, kv: KvType::F32, context: 16, sequences: 1, blocks: 1 };
     let alone = CpuDevice::new(Some(2), None).unwrap();
     let partner = Arc::new(Plain::new(0, 0.0, Failure::Never));
-    let shared = alone.clone().with_partner(partner);
-    let plan = shared.adapt(model.plan());
+    let shared = alone.clone().with_partner(partner.clone());
+    let plan = lend(model.plan(), &|weight| partner.kept(weight));
     let [own, both] = [&alone, &shared].map(|device| device.forecast(&model.plan(), &options));
-    let lent = plan.steps.iter().flat_map(|step| match &step.op {
-        Op::Delegate { weights, .. } => weights.clone(),
-        _ => Vec::new(),
-    });
-    let lent: u64 = lent.map(|id| plan.weight(id)).map(|w| (w.rows * w.columns * 4) as u64).sum();
+    let lent = away::weights(&plan).concat();
+    let lent: u64 = lent.into_iter().map(|id| partner.bytes(plan.weight(id))).sum();
     assert!(lent > 0);
     assert_eq!(both.weights, own.weights + lent);
     let program = shared.load_plan(&model, model.plan(), &options).unwrap();

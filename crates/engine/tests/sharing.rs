@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::fake::{Fake, options};
 use trine_backend::{
-    BackendError, Batch, Facts, InFlight, Loan, Memory, Partner, Program, Results, Tally, Work,
+    BackendError, Batch, Facts, Guest, InFlight, Memory, Partner, Program, Results, Tally, Work,
 };
 use trine_engine::{Engine, PartnerCounts, Request, SharedStep, Update};
 use trine_model::Weight;
@@ -31,7 +31,7 @@ impl Partner for Counting {
         0
     }
 
-    fn load(&self, _: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
+    fn load(&self, _: &[Vec<Tensor>]) -> Result<Box<dyn Guest>, BackendError> {
         unreachable!("nothing is lent")
     }
 

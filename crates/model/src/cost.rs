@@ -137,6 +137,11 @@ impl Plan {
 
     /// Returns the cost of one step of the pass.
     pub fn step_cost(&self, step: &Step, workload: Workload) -> Cost {
+        if let Op::Away { steps } = &step.op {
+            let mut total = Cost::default();
+            steps.iter().for_each(|step| total += self.step_cost(step, workload));
+            return total;
+        }
         let width = workload.width();
         let buffers = step.op.reads().into_iter().chain(step.op.writes());
         let activation_bytes = buffers
@@ -169,8 +174,6 @@ impl Plan {
                     ),
                 )
             }
-            // The product counts where its results are collected, wherever it is computed.
-            Op::Delegate { .. } => (0, 0),
             op => {
                 let bytes = self.weight_bytes(op) as f64 * self.share_read(op, rows);
                 let bytes = if rows == 0 { 0 } else { bytes.round() as u64 };
@@ -231,7 +234,7 @@ impl Plan {
             2 * (self.weight(*id).rows * self.weight(*id).columns) as u64
         };
         match op {
-            Op::MatMul { products, .. } | Op::Collect { products, .. } => {
+            Op::MatMul { products, .. } => {
                 products.iter().map(|product| matrix(&product.weight)).sum()
             }
             Op::GatedMatMul { gate, up, .. } => matrix(gate) + matrix(up),

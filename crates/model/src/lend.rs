@@ -74,11 +74,10 @@ impl Lending<'_> {
             self.steps.push(step.clone());
             return;
         }
-        let loan = self.delegate(step, input, &lent);
         if !own.is_empty() {
             self.push(step, "kept", Op::MatMul { input, products: own });
         }
-        self.push(step, "collect", Op::Collect { input, loan, products: lent });
+        self.push_away(step, Op::MatMul { input, products: lent });
         joins.into_iter().for_each(|join| self.push(step, "join", join));
     }
 
@@ -96,14 +95,13 @@ impl Lending<'_> {
         };
         let lent = [("gate", gate.lent), ("up", up.lent)]
             .map(|(side, weight)| Product { weight, output: self.side(output, side, weight) });
-        let loan = self.delegate(step, input, &lent);
         let mut parts = Vec::new();
         if let (Some(gate), Some(up)) = (gate.kept, up.kept) {
             let kept = self.side(output, "kept", gate);
             self.push(step, "kept", Op::GatedMatMul { input, gate, up, output: kept });
             parts.push(kept);
         }
-        self.push(step, "collect", Op::Collect { input, loan, products: lent.to_vec() });
+        self.push_away(step, Op::MatMul { input, products: lent.to_vec() });
         let [gate, up] = lent.map(|product| product.output);
         let gated = self.side(output, "lent", lent[0].weight);
         self.push(step, "gate", Op::Geglu { gate, up, first: 0, output: gated });
@@ -147,12 +145,9 @@ impl Lending<'_> {
         BufferId(self.plan.buffers.len() - 1)
     }
 
-    fn delegate(&mut self, step: &Step, input: BufferId, products: &[Product]) -> BufferId {
-        let name = format!("{}.loan", self.plan.buffer(input).name);
-        let loan = self.buffer(Buffer { name, rows: Rows::Tokens, columns: 0 });
-        let weights = products.iter().map(|product| product.weight).collect();
-        self.push(step, "delegate", Op::Delegate { input, weights, loan });
-        loan
+    fn push_away(&mut self, step: &Step, op: Op) {
+        let lent = Step { label: format!("{}.lent", step.label), op };
+        self.push(step, "away", Op::Away { steps: vec![lent] });
     }
 
     fn push(&mut self, step: &Step, part: &str, op: Op) {
@@ -217,10 +212,9 @@ mod tests {
         assert_eq!(
             text(&lent),
             [
-                "delegate x[n,32] x w[128..200][72,32]:Q8_0 -> x.loan[n,0]",
                 "matmul x[n,32] x w[0..128][128,32]:Q8_0, v[200,32]:Q8_0 -> y.kept[n,128], \
                  z[n,200]",
-                "collect x[n,32], x.loan[n,0] x w[128..200][72,32]:Q8_0 -> y.lent[n,72]",
+                "away x[n,32] x w[128..200][72,32]:Q8_0 -> y.lent[n,72] (matmul)",
                 "join y.kept[n,128], y.lent[n,72] -> y[n,200]",
             ]
         );
@@ -234,9 +228,9 @@ mod tests {
     fn all_of_a_product_can_be_lent() {
         let lent = lend(plan(Rows::Tokens, products()), &|_| 63);
         let names: Vec<&str> = lent.steps.iter().map(|step| step.op.name()).collect();
-        assert_eq!(names, ["delegate", "collect", "join", "join"]);
+        assert_eq!(names, ["away", "join", "join"]);
         let names: Vec<&str> = lent.steps.iter().map(|step| step.label.as_str()).collect();
-        assert_eq!(names[0], "blk.0.it.delegate");
+        assert_eq!(names[0], "blk.0.it.away");
     }
 
     #[test]
@@ -245,11 +239,9 @@ mod tests {
         assert_eq!(
             text(&lent),
             [
-                "delegate x[n,32] x w[64..200][136,32]:Q8_0, v[64..200][136,32]:Q8_0 -> \
-                 x.loan[n,0]",
                 "gated_matmul x[n,32] x w[0..64][64,32]:Q8_0, v[0..64][64,32]:Q8_0 -> y.kept[n,64]",
-                "collect x[n,32], x.loan[n,0] x w[64..200][136,32]:Q8_0, v[64..200][136,32]:Q8_0 \
-                 -> y.gate[n,136], y.up[n,136]",
+                "away x[n,32] x w[64..200][136,32]:Q8_0, v[64..200][136,32]:Q8_0 -> \
+                 y.gate[n,136], y.up[n,136] (matmul)",
                 "geglu y.gate[n,136], y.up[n,136] -> y.lent[n,136]",
                 "join y.kept[n,64], y.lent[n,136] -> y[n,200]",
             ]
@@ -281,15 +273,15 @@ mod tests {
         }
     }
 
-    /// Goals and lifetimes follow from the operands: what is delegated for a goal runs for it, and
-    /// the input lives until its products were collected.
+    /// Goals and lifetimes follow from the operands: what is lent for a goal runs for it, and the
+    /// input lives until its products are there.
     #[test]
     fn loans_order_what_they_join() {
         let mut whole = plan(Rows::Tokens, products());
         whole.outputs = vec![OUTPUT, OTHER];
         whole.ends = [Goal::Main, Goal::States].map(|goal| End { goal, outputs: 1 }).to_vec();
         let lent = lend(whole, &|_| 64);
-        assert_eq!(lent.serving(Goal::Main), [true, true, true, true, false]);
+        assert_eq!(lent.serving(Goal::Main), [true, true, true, false]);
         let scratch = Scratch::place(&lent, Width { tokens: 3, outputs: 1 });
         let at = |name: &str| {
             let index = lent.buffers.iter().position(|buffer| buffer.name == name).unwrap();

@@ -29,6 +29,7 @@
 pub mod aside;
 mod assistant;
 mod assistant_config;
+pub mod away;
 mod builder;
 mod config;
 mod config_3n;

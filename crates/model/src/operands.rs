@@ -1,7 +1,7 @@
 //! The operands of operations: what each reads and writes. Fusion, cuts, scratch memory, cost and
 //! listings derive from these.
 
-use crate::plan::{BufferId, CacheId, Op, WeightId};
+use crate::plan::{BufferId, CacheId, Op, Step, WeightId};
 
 /// An operand of an operation, in place, so that it can be replaced.
 pub(crate) enum Operand<'a> {
@@ -11,6 +11,8 @@ pub(crate) enum Operand<'a> {
     Write(&'a mut BufferId),
     /// A buffer whose values are used and set.
     Change(&'a mut BufferId),
+    /// A buffer that only the steps within the operation use.
+    Own(&'a mut BufferId),
     /// A tensor of the model.
     Weight(&'a mut WeightId),
     /// A KV cache.
@@ -53,8 +55,7 @@ impl Op {
             Op::NormAdd { .. } => "norm_add",
             Op::NormAddNorm { .. } => "norm_add_norm",
             Op::PrepareQkv { .. } => "prepare_qkv",
-            Op::Delegate { .. } => "delegate",
-            Op::Collect { .. } => "collect",
+            Op::Away { .. } => "away",
             Op::Join { .. } => "join",
         }
     }
@@ -68,7 +69,7 @@ impl Op {
                 see(Weight(table));
                 see(Write(output));
             }
-            Op::Norm { input, weight, output, .. } => {
+            Op::Norm { input, weight, output, .. } | Op::Scale { input, weight, output } => {
                 see(Read(input));
                 see(Weight(weight));
                 see(Write(output));
@@ -119,11 +120,6 @@ impl Op {
                 see(Write(output));
             }
             Op::Mix { .. } | Op::Rescale { .. } => self.stream_operands(see),
-            Op::Scale { input, weight, output } => {
-                see(Read(input));
-                see(Weight(weight));
-                see(Write(output));
-            }
             Op::Select { input, output } => {
                 see(Read(input));
                 see(Write(output));
@@ -134,7 +130,11 @@ impl Op {
             | Op::Search { .. } => {
                 self.expert_operands(see);
             }
-            Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => self.lent_operands(see),
+            Op::Join { parts, output } => {
+                parts.iter_mut().for_each(|part| see(Read(part)));
+                see(Write(output));
+            }
+            Op::Away { steps } => away_operands(steps, see),
             fused => fused.fused_operands(see),
         }
     }
@@ -223,31 +223,6 @@ impl Op {
         }
     }
 
-    /// Does the same as [`Op::operands`] for an operation that a partner takes part in.
-    fn lent_operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
-        use Operand::{Read, Weight, Write};
-        match self {
-            Op::Delegate { input, weights, loan } => {
-                see(Read(input));
-                weights.iter_mut().for_each(|weight| see(Weight(weight)));
-                see(Write(loan));
-            }
-            Op::Collect { input, loan, products } => {
-                see(Read(input));
-                see(Read(loan));
-                for product in products {
-                    see(Weight(&mut product.weight));
-                    see(Write(&mut product.output));
-                }
-            }
-            Op::Join { parts, output } => {
-                parts.iter_mut().for_each(|part| see(Read(part)));
-                see(Write(output));
-            }
-            other => unreachable!("{} is the device's own", other.name()),
-        }
-    }
-
     /// Does the same as [`Op::operands`] for a fused operation.
     fn fused_operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
         use Operand::{Cache, Change, Read, Weight, Write};
@@ -311,7 +286,9 @@ impl Op {
     /// Returns the buffers that the operation reads or writes, each once.
     pub fn touches(&self) -> Vec<BufferId> {
         self.picked(|operand| match operand {
-            Operand::Read(id) | Operand::Write(id) | Operand::Change(id) => Some(*id),
+            Operand::Read(id) | Operand::Write(id) | Operand::Change(id) | Operand::Own(id) => {
+                Some(*id)
+            }
             _ => None,
         })
     }
@@ -341,7 +318,9 @@ impl Op {
     /// Replaces every buffer id according to the map.
     pub(crate) fn rename(&mut self, map: &dyn Fn(BufferId) -> BufferId) {
         self.operands(&mut |operand| {
-            if let Operand::Read(id) | Operand::Write(id) | Operand::Change(id) = operand {
+            if let Operand::Read(id) | Operand::Write(id) | Operand::Change(id) | Operand::Own(id) =
+                operand
+            {
                 *id = map(*id);
             }
         });
@@ -357,6 +336,23 @@ impl Op {
             Operand::Weight(id) => *id = weight_of(*id),
             Operand::Cache(id) => *id = cache_of(*id),
             _ => {}
+        });
+    }
+}
+
+/// Calls `see` with each operand of steps that are one operation.
+fn away_operands(steps: &mut [Step], see: &mut dyn FnMut(Operand<'_>)) {
+    let (mut made, mut own) = (Vec::new(), Vec::new());
+    for step in &*steps {
+        own.extend(step.op.reads().into_iter().filter(|id| made.contains(id)));
+        made.extend(step.op.writes());
+    }
+    for step in steps {
+        step.op.operands(&mut |operand| {
+            see(match operand {
+                Operand::Read(id) | Operand::Write(id) if own.contains(id) => Operand::Own(id),
+                other => other,
+            });
         });
     }
 }

@@ -429,25 +429,13 @@ pub enum Op {
         /// Where keys and values go.
         cache: CacheId,
     },
-    /// Begins the products of the step's bulk rows with the matrices on the device's partner. The
-    /// results come with the [`Op::Collect`] that has the same loan. A device without a partner
-    /// does nothing here.
-    Delegate {
-        /// (tokens, in-features).
-        input: BufferId,
-        /// Matrices (out-features, in-features).
-        weights: Vec<WeightId>,
-        /// (tokens, 0): holds no values, and is written before it is read.
-        loan: BufferId,
-    },
-    /// [`Op::MatMul`], of which the partner has computed what was delegated.
-    Collect {
-        /// (tokens, in-features), as when it was delegated.
-        input: BufferId,
-        /// (tokens, 0).
-        loan: BufferId,
-        /// The matrices that were delegated, in the same order.
-        products: Vec<Product>,
+    /// Steps that a guest of the device may compute: another device, or a partner for the bulk
+    /// rows ([`away`](mod@crate::away)). It may begin as soon as their inputs are there. A device
+    /// without a guest computes them here.
+    Away {
+        /// In order. A buffer that one of them writes and another one reads is read by no other
+        /// step of the Plan.
+        steps: Vec<Step>,
     },
     /// Puts the columns of buffers side by side.
     Join {

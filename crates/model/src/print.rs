@@ -86,6 +86,10 @@ impl Plan {
             Op::Pool { count, .. } => {
                 line.push_str(&format!(" (means of {count})"));
             }
+            Op::Away { steps } => {
+                let names: Vec<_> = steps.iter().map(|step| step.op.name()).collect();
+                line.push_str(&format!(" ({})", names.join(", ")));
+            }
             Op::Cutoff { deviations, .. } => {
                 line.push_str(&format!(" ({deviations} deviations)"));
             }

@@ -85,7 +85,7 @@ fn explain_shows_what_is_lent_by_a_gpu() {
         steps.map(step).collect()
     };
     for ((tokens, lent), (_, plain)) in steps(&lent).iter().zip(&steps(&plain)) {
-        let is_split = ["delegate", "collect", "join"].iter().all(|word| lent.contains(word));
+        let is_split = ["for the guest", "collect", "join"].iter().all(|word| lent.contains(word));
         assert_eq!(is_split, *tokens > 64, "{lent}");
         assert_eq!(lent == plain, *tokens <= 64, "{lent}");
     }

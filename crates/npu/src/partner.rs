@@ -28,7 +28,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use trine_backend::{BackendError, Loan, Partner, Tally};
+use trine_backend::{BackendError, Give, Guest, Job, Partner, Tally};
 use trine_model::{Weight, WeightKind};
 use trine_weights::Tensor;
 
@@ -41,17 +41,17 @@ pub use share::Share;
 use share::Timed;
 pub use sizes::{BLOCK, ROWS_MAX};
 pub use sketch::Sketch;
-use worker::{Job, Kernels, Worker, working_bytes};
+use worker::{Kernels, Request, Worker, working_bytes};
 
 /// An NPU with a kernel pack.
 pub struct NpuPartner {
     /// `None` while it ends.
-    jobs: Mutex<Option<Sender<Job>>>,
+    requests: Mutex<Option<Sender<Request>>>,
     thread: Option<JoinHandle<()>>,
     share: Share,
     opened: Opened,
-    loans: AtomicUsize,
-    /// Bytes of the matrices of all loans.
+    guests: AtomicUsize,
+    /// Bytes of the matrices of all guests.
     lent_bytes: Arc<AtomicU64>,
     tally: Arc<Tally>,
 }
@@ -80,7 +80,7 @@ impl NpuPartner {
         let kernels = Kernels::of(pack)?;
         let tally = Arc::new(Tally::default());
         let (path, counted) = (path.to_owned(), Arc::clone(&tally));
-        let (jobs, received) = channel();
+        let (requests, received) = channel();
         let (opened, is_open) = channel();
         let run = move || {
             let limit = Limit::of(&sys);
@@ -103,11 +103,11 @@ impl NpuPartner {
         let gone = || Err("the thread that opens it ended early; please report this".to_owned());
         let opened = is_open.recv().unwrap_or_else(|_| gone())?;
         Ok(Self {
-            jobs: Mutex::new(Some(jobs)),
+            requests: Mutex::new(Some(requests)),
             thread: Some(thread),
             share,
             opened,
-            loans: AtomicUsize::new(0),
+            guests: AtomicUsize::new(0),
             lent_bytes: Arc::default(),
             tally,
         })
@@ -135,17 +135,18 @@ impl NpuPartner {
         )))
     }
 
-    fn jobs(&self) -> Result<Sender<Job>, BackendError> {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.clone().ok_or_else(ended)
+    fn requests(&self) -> Result<Sender<Request>, BackendError> {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.clone().ok_or_else(ended)
     }
 }
 
 impl Drop for NpuPartner {
     fn drop(&mut self) {
-        if let Some(jobs) = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // Loans that are left have a sender too, so that the thread would wait for them.
-            let _ = jobs.send(Job::End);
+        if let Some(requests) = self.requests.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            // Guests that are left have a sender too, so that the thread would wait for them.
+            let _ = requests.send(Request::End);
         }
         if let Some(thread) = self.thread.take() {
             // A wait for the device has a limit. A panic there has been reported by then.
@@ -154,7 +155,7 @@ impl Drop for NpuPartner {
     }
 }
 
-/// Rows of tiles that are loaded before other loans have their turn.
+/// Rows of tiles that are loaded before other guests have their turn.
 const BANDS_AT_ONCE: usize = 8;
 
 /// The device's name in messages.
@@ -187,28 +188,30 @@ impl Partner for NpuPartner {
         bytes(weight.rows, weight.columns, self.opened.timed.widths())
     }
 
-    fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
-        let number = self.loans.fetch_add(1, Ordering::Relaxed);
-        let jobs = self.jobs()?;
+    fn load(&self, jobs: &[Vec<Tensor>]) -> Result<Box<dyn Guest>, BackendError> {
+        let number = self.guests.fetch_add(1, Ordering::Relaxed);
+        let (requests, matrices) = (self.requests()?, jobs.concat());
         let bytes = |tensor: &Tensor| self.opened.tiles_bytes(tensor.rows(), tensor.columns());
         let bytes = matrices.iter().map(bytes).sum();
-        let columns: Vec<usize> = matrices.iter().map(Tensor::columns).collect();
-        self.check_room(bytes, columns.iter().copied().max().unwrap_or(0))?;
+        let most = matrices.iter().map(Tensor::columns).max().unwrap_or(0);
+        self.check_room(bytes, most)?;
         let lent_bytes = Arc::clone(&self.lent_bytes);
         lent_bytes.fetch_add(bytes, Ordering::Relaxed);
         // Dropped, it gives back what was loaded of it.
-        let loan = NpuLoan { jobs, number, columns, begun: None, bytes, lent_bytes };
-        // Some at a time, so that products of other loans are not kept waiting for all of them.
-        let mut left = matrices;
+        let columns = |job: &Vec<Tensor>| job.iter().map(Tensor::columns).collect();
+        let columns = jobs.iter().map(columns).collect();
+        let guest = NpuGuest { requests, number, columns, begun: None, bytes, lent_bytes };
+        // Some at a time, so that products of other guests are not kept waiting for all of them.
+        let mut left = &matrices[..];
         while !left.is_empty() {
             let (some, others) = left.split_at(self.opened.at_once(left));
             let (done, outcome) = channel();
-            let load = Job::Load { number, matrices: some.to_vec(), done };
-            loan.jobs.send(load).map_err(|_| ended())?;
+            let load = Request::Load { number, matrices: some.to_vec(), done };
+            guest.requests.send(load).map_err(|_| ended())?;
             outcome.recv().map_err(|_| ended())?.map_err(failed)?;
             left = others;
         }
-        Ok(Box::new(loan))
+        Ok(Box::new(guest))
     }
 
     fn tally(&self) -> &Tally {
@@ -216,7 +219,7 @@ impl Partner for NpuPartner {
     }
 
     fn idle(&self) -> String {
-        if self.loans.load(Ordering::Relaxed) > 0 {
+        if self.guests.load(Ordering::Relaxed) > 0 {
             return format!(
                 "no prompt came with more than {ROWS_MAX} tokens that were not kept from before"
             );
@@ -266,51 +269,49 @@ impl Opened {
 }
 
 /// Matrices in the NPU's memory.
-struct NpuLoan {
-    jobs: Sender<Job>,
+struct NpuGuest {
+    requests: Sender<Request>,
     number: usize,
-    /// In-features of each matrix.
-    columns: Vec<usize>,
+    /// In-features of each matrix of each job.
+    columns: Vec<Vec<usize>>,
     begun: Option<Receiver<Result<Vec<Vec<f32>>, String>>>,
-    /// Bytes of the matrices, which are among those of all loans.
+    /// Bytes of the matrices, which are among those of all guests.
     bytes: u64,
     lent_bytes: Arc<AtomicU64>,
 }
 
-impl Loan for NpuLoan {
-    fn begin(&mut self, input: &[f32], matrices: &[usize]) -> Result<(), BackendError> {
+impl Guest for NpuGuest {
+    fn begin(&mut self, job: &Job<'_>) -> Result<(), BackendError> {
         // The answer to a product that was never asked for goes nowhere.
         self.begun = None;
-        let columns = matrices.first().map_or(1, |first| self.columns[*first]);
-        if matrices.iter().any(|index| self.columns[*index] != columns)
-            || !input.len().is_multiple_of(columns)
-        {
+        let (input, columns) = (job.inputs[0], &self.columns[job.number]);
+        if columns.iter().any(|columns| job.rows * columns != input.len()) {
             let what = "the input of a product fits not all of its matrices; please report this";
             return Err(BackendError::BadBatch { what: what.to_owned() });
         }
         let (done, outcome) = channel();
-        let (loan, input, matrices) = (self.number, input.to_vec(), matrices.to_vec());
-        self.jobs.send(Job::Multiply { loan, input, matrices, done }).map_err(|_| ended())?;
+        let first = self.columns[..job.number].iter().map(Vec::len).sum();
+        let (guest, input, matrices) = (self.number, input.to_vec(), first..first + columns.len());
+        let multiply = Request::Multiply { guest, input, matrices, done };
+        self.requests.send(multiply).map_err(|_| ended())?;
         self.begun = Some(outcome);
         Ok(())
     }
 
-    fn finish(&mut self, outputs: &mut [&mut [f32]]) -> Result<(), BackendError> {
+    fn finish(&mut self, _: &Job<'_>, give: &mut Give<'_>) -> Result<(), BackendError> {
         let begun = self.begun.take().ok_or_else(|| BackendError::BadBatch {
             what: "no product was begun; please report this".to_owned(),
         })?;
         let computed = begun.recv().map_err(|_| ended())?.map_err(failed)?;
-        for (output, computed) in outputs.iter_mut().zip(&computed) {
-            output.copy_from_slice(computed);
-        }
+        computed.iter().enumerate().for_each(|(index, rows)| give(index, rows));
         Ok(())
     }
 }
 
-impl Drop for NpuLoan {
+impl Drop for NpuGuest {
     fn drop(&mut self) {
         // If the thread has ended, its memory has gone with it.
-        let _ = self.jobs.send(Job::Forget { number: self.number });
+        let _ = self.requests.send(Request::Forget { number: self.number });
         self.lent_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -54,7 +54,6 @@ impl Needs {
             free: memory.free,
             most_rows: None,
             most_context: None,
-            hands_over: memory.kind != MemoryKind::Host,
             forecast: Box::new(Memory::of_plan),
             timing: Box::new(|_, _, _| None),
         };
@@ -422,7 +421,7 @@ mod tests {
         // The processor's Plan is shown, and what the GPU hands over.
         let eight = place(presets::h200(), 8 << 10, None);
         let text = eight.text(&eight.launches(1, false, None).unwrap());
-        for part in ["sum_experts experts_gated[n,5632]", "delegate", "collect"] {
+        for part in ["sum_experts experts_gated[n,5632]", "for the guest", "collect"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

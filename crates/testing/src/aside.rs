@@ -82,10 +82,6 @@ impl Device for Small {
         self.device.load_plan(model, plan, options)
     }
 
-    fn hands_over(&self) -> bool {
-        self.device.hands_over()
-    }
-
     fn load_beside(
         &self,
         model: &Model,

@@ -3,10 +3,10 @@
 use trine_model::{Op, Plan};
 
 /// The number of operations that Plans of models and towers have.
-pub const OPERATIONS: usize = 34;
+pub const OPERATIONS: usize = 33;
 
 /// How many of them are for a device with a partner.
-pub const OF_PARTNERS: usize = 3;
+pub const OF_PARTNERS: usize = 2;
 
 /// Returns the numbers of a Plan's operations.
 pub fn numbers(plan: &Plan) -> impl Iterator<Item = usize> {
@@ -37,20 +37,19 @@ fn number(op: &Op) -> usize {
         Op::Rescale { .. } => 17,
         Op::Scale { .. } => 18,
         Op::Cutoff { .. } => 19,
-        Op::Delegate { .. } => 20,
-        Op::Collect { .. } => 21,
-        Op::Join { .. } => 22,
-        Op::Route { .. } => 23,
-        Op::GatedExperts { .. } => 24,
-        Op::SumExperts { .. } => 25,
+        Op::Away { .. } => 20,
+        Op::Join { .. } => 21,
+        Op::Route { .. } => 22,
+        Op::GatedExperts { .. } => 23,
+        Op::SumExperts { .. } => 24,
         Op::Search { .. } => unreachable!("only drafts search"),
-        Op::LayerNorm { .. } => 26,
-        Op::Gelu { .. } => 27,
-        Op::Bias { .. } => 28,
-        Op::Pool { .. } => 29,
-        Op::Insert { .. } => 30,
-        Op::Places { .. } => 31,
-        Op::RotatePlaces { .. } => 32,
-        Op::Clamp { .. } => 33,
+        Op::LayerNorm { .. } => 25,
+        Op::Gelu { .. } => 26,
+        Op::Bias { .. } => 27,
+        Op::Pool { .. } => 28,
+        Op::Insert { .. } => 29,
+        Op::Places { .. } => 30,
+        Op::RotatePlaces { .. } => 31,
+        Op::Clamp { .. } => 32,
     }
 }

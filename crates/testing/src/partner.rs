@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use trine_backend::{BackendError, Loan, Partner, Tally};
+use trine_backend::{BackendError, Give, Guest, Job, Partner, Tally};
 use trine_model::{Model, Weight};
 use trine_weights::Tensor;
 
@@ -52,15 +52,13 @@ impl Partner for Plain {
         (weight.rows * weight.columns * 4) as u64
     }
 
-    fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
+    fn load(&self, jobs: &[Vec<Tensor>]) -> Result<Box<dyn Guest>, BackendError> {
         if self.failure == Failure::ToLoad {
             return Err(failed());
         }
-        Ok(Box::new(PlainLoan {
-            matrices: matrices
-                .iter()
-                .map(|tensor| (tensor.columns(), tensor.to_f32().unwrap()))
-                .collect(),
+        let matrix = |tensor: &Tensor| (tensor.columns(), tensor.to_f32().unwrap());
+        Ok(Box::new(PlainGuest {
+            jobs: jobs.iter().map(|job| job.iter().map(matrix).collect()).collect(),
             waiting: Vec::new(),
             number: AtomicUsize::new(0),
             offset: self.offset,
@@ -75,9 +73,9 @@ impl Partner for Plain {
     }
 }
 
-struct PlainLoan {
-    /// In-features and weights.
-    matrices: Vec<(usize, Vec<f32>)>,
+struct PlainGuest {
+    /// In-features and weights of the matrices of each job.
+    jobs: Vec<Vec<(usize, Vec<f32>)>>,
     waiting: Vec<Vec<f32>>,
     number: AtomicUsize,
     offset: f32,
@@ -90,14 +88,14 @@ fn failed() -> BackendError {
     BackendError::Failed { device: "a partner".to_owned(), what: "as the test wants".to_owned() }
 }
 
-impl Loan for PlainLoan {
-    fn begin(&mut self, input: &[f32], matrices: &[usize]) -> Result<(), BackendError> {
+impl Guest for PlainGuest {
+    fn begin(&mut self, job: &Job<'_>) -> Result<(), BackendError> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         if self.failure == Failure::ToBegin(number) {
             return Err(failed());
         }
-        let product = |index: &usize| {
-            let (columns, weights) = &self.matrices[*index];
+        let (input, matrices) = (job.inputs[0], &self.jobs[job.number]);
+        let product = |(columns, weights): &(usize, Vec<f32>)| {
             let dot = |input: &[f32], weights: &[f32]| -> f32 {
                 let terms = input.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
                 terms.sum::<f64>() as f32 + self.offset
@@ -106,22 +104,23 @@ impl Loan for PlainLoan {
             rows.flat_map(|row| weights.chunks_exact(*columns).map(move |w| dot(row, w))).collect()
         };
         self.waiting = matrices.iter().map(product).collect();
-        let columns = self.matrices[matrices[0]].0;
+        let columns = matrices[0].0;
         self.begun.lock().unwrap().push((input.len() / columns, columns));
         Ok(())
     }
 
-    fn finish(&mut self, outputs: &mut [&mut [f32]]) -> Result<(), BackendError> {
-        if self.failure == Failure::ToFinish(self.number.load(Ordering::Relaxed) - 1) {
-            // What it has written by then is not to be used.
-            outputs.iter_mut().for_each(|output| output.fill(f32::NAN));
-            return Err(failed());
+    fn finish(&mut self, _: &Job<'_>, give: &mut Give<'_>) -> Result<(), BackendError> {
+        let is_failing = self.failure == Failure::ToFinish(self.number.load(Ordering::Relaxed) - 1);
+        for (index, computed) in self.waiting.iter_mut().enumerate() {
+            if is_failing {
+                // What it has given by then is not to be used.
+                computed.fill(f32::NAN);
+            } else {
+                self.tally.computed(1);
+            }
+            give(index, computed);
         }
-        for (output, computed) in outputs.iter_mut().zip(&self.waiting) {
-            output.copy_from_slice(computed);
-            self.tally.computed(1);
-        }
-        Ok(())
+        if is_failing { Err(failed()) } else { Ok(()) }
     }
 }
 

@@ -33,11 +33,7 @@ impl Device for VulkanDevice {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
-        Ok(Box::new(VulkanProgram::load(self, model, plan, options)?))
-    }
-
-    fn hands_over(&self) -> bool {
-        true
+        Ok(Box::new(VulkanProgram::load(self, model, plan, options, None)?))
     }
 
     fn load_beside(
@@ -47,7 +43,7 @@ impl Device for VulkanDevice {
         options: &ProgramOptions,
         aside: LoadAside<'_>,
     ) -> Result<Box<dyn Program>, BackendError> {
-        Ok(Box::new(VulkanProgram::load_beside(self, model, plan, options, aside)?))
+        Ok(Box::new(VulkanProgram::load(self, model, plan, options, Some(aside))?))
     }
 
     fn memory(&self) -> DeviceMemory {

@@ -2,7 +2,6 @@
 //! the commands of a whole pass, recorded once.
 
 mod ahead;
-mod aside;
 mod bound;
 mod caches;
 pub(crate) mod catalogue;
@@ -39,16 +38,16 @@ use std::sync::atomic::AtomicBool;
 
 use trine_backend::sampling::{self, Draw, Drawn, NoToken};
 use trine_backend::{
-    Aside, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, LoadAside, Memory,
-    Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TopLogit, at_norm, too_few,
+    BackendError, Batch, Facts, Flights, Hosted, Idle, InFlight, KvPage, LoadAside, Memory, Pages,
+    Program, ProgramOptions, Results, SERIES_MAX, TOP, TopLogit, at_norm, too_few,
 };
-use trine_model::{Buffer, Goal, Model, Plan, Width, gather};
+use trine_model::{Buffer, Goal, Model, Plan, Width, away, gather};
 
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
-use bound::{Binding, Bound, Pass, ShownPasses};
+use bound::{Binding, Bound, Failure, Pass, ShownPasses};
 use loans::least_lent;
 use passes::{least, most_mixed, pass_keys};
 use series::{Series, advance, runs_series};
@@ -61,11 +60,10 @@ pub(crate) struct VulkanProgram {
     /// The number of token ids.
     ids: usize,
     facts: Facts,
-    /// The Plan as it is lent, and the partner that has its matrices. They stay if the device
-    /// fails.
-    lent: Option<(Plan, Lent)>,
-    /// What computes the experts that are with another device. It stays too.
-    aside: Option<Aside>,
+    /// The Plan as it is lent to a partner, if it is.
+    lent: Option<Plan>,
+    /// What computes parts of steps. It stays if the device fails.
+    guest: Option<Hosted>,
     /// `None` after the device failed: the next step sets it up again.
     bound: Option<Bound>,
     profile: Option<Vec<f64>>,
@@ -102,23 +100,30 @@ struct Step {
 }
 
 impl VulkanProgram {
+    /// Loads a Plan. `aside` loads what computes the experts that are aside; without it they are
+    /// the device's, too.
     pub(crate) fn load(
         device: &VulkanDevice,
         model: &Model,
         plan: Plan,
         options: &ProgramOptions,
+        aside: Option<LoadAside<'_>>,
     ) -> Result<Self, BackendError> {
+        let plan = if aside.is_some() { plan } else { away::here(plan) };
         lower::check(&plan, device.gpu().capabilities())
             .map_err(|error| error.on(&trine_backend::Device::name(device)))?;
         let plan = gather::gather(plan);
-        let lent = lend(device, model, &plan, options)?;
+        let lent = device.outline().lend(&plan, options);
+        let guest = lent.as_ref().map(|lent| Hosted::load(device.partner(), model, lent));
+        let guest = guest.transpose()?.flatten();
+        let aside = aside.map(|load| (load, trine_backend::Device::memory(device)));
         let mut program = Self {
             device: device.clone(),
             model: model.clone(),
             ids: model.ids(&plan),
             facts: facts(device, plan, *options),
-            lent,
-            aside: None,
+            lent: lent.filter(|_| guest.is_some()),
+            guest,
             bound: None,
             profile: None,
             has_failed_idle: false,
@@ -141,33 +146,17 @@ impl VulkanProgram {
             program.chosen.reserve(options.width.outputs * (1 + SERIES_MAX));
         }
         program.bound = Some(program.bind()?);
-        Ok(program)
-    }
-
-    /// Makes a Program of a Plan some of whose experts are with another device.
-    pub(crate) fn load_beside(
-        device: &VulkanDevice,
-        model: &Model,
-        plan: Plan,
-        options: &ProgramOptions,
-        aside: LoadAside<'_>,
-    ) -> Result<Self, BackendError> {
-        let memory = trine_backend::Device::memory(device);
-        let mut program = Self::load(device, model, plan, options)?;
-        let aside = aside()?;
-        program.facts = aside.join(program.facts.clone(), program.memory(), memory);
-        program.aside = Some(aside);
+        if let Some((load, memory)) = aside {
+            let aside = load()?;
+            program.facts = aside.join(program.facts.clone(), program.memory(), memory);
+            program.guest = Some(Hosted::new(aside));
+        }
         Ok(program)
     }
 
     fn binding(&self) -> Binding<'_> {
         let Facts { plan, options, .. } = &self.facts;
-        Binding {
-            model: &self.model,
-            plan,
-            lent: self.lent.as_ref().map(|(plan, _)| plan),
-            options,
-        }
+        Binding { model: &self.model, plan, lent: self.lent.as_ref(), options }
     }
 
     fn bind(&self) -> Result<Bound, BackendError> {
@@ -211,19 +200,17 @@ impl VulkanProgram {
     /// Begins a checked step. A step with a profile runs to its end here.
     fn begin(&mut self, batch: &Batch<'_>) -> Result<Step, GpuError> {
         let Facts { plan, options, .. } = &self.facts;
-        let lent = self.lent.as_ref();
-        let binding =
-            Binding { model: &self.model, plan, lent: lent.map(|(plan, _)| plan), options };
+        let binding = Binding { model: &self.model, plan, lent: self.lent.as_ref(), options };
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
         bound.background.note_step();
         let alone = pass_of(&bound.passes, batch, None);
         let mut pass = alone;
-        let is_timed = self.profile.is_some() && !bound.hands_over(pass);
+        let is_timed = self.profile.is_some() && !bound.has_guest(alone);
         match &mut self.profile {
-            // The times are the device's own: nothing is delegated.
+            // The times are the device's own: a partner takes no part.
             Some(profile) if is_timed => bound.run_timed(&binding, batch, pass, profile)?,
             _ => {
-                if lent.is_some_and(|(_, lent)| lent.is_open()) {
+                if self.guest.as_ref().is_some_and(Hosted::is_open) {
                     let keys = bound.passes.iter().map(|pass| Some((pass.key, pass.exact?)));
                     pass = least_lent(keys, batch).unwrap_or(alone);
                 }
@@ -238,8 +225,7 @@ impl VulkanProgram {
     /// alone.
     fn begin_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<Step, GpuError> {
         let Facts { plan, options, .. } = &self.facts;
-        let lent = self.lent.as_ref().map(|(plan, _)| plan);
-        let binding = Binding { model: &self.model, plan, lent, options };
+        let binding = Binding { model: &self.model, plan, lent: self.lent.as_ref(), options };
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
         bound.background.note_step();
         let first = pass_of(&bound.passes, batch, None);
@@ -269,51 +255,20 @@ impl VulkanProgram {
             return Ok((Ended::Whole, pass));
         }
         let Facts { plan, options, .. } = &self.facts;
-        let lent = self.lent.as_ref();
-        let binding =
-            Binding { model: &self.model, plan, lent: lent.map(|(plan, _)| plan), options };
+        let binding = Binding { model: &self.model, plan, lent: self.lent.as_ref(), options };
         let bound = self.bound.as_mut().expect("a step is in flight on it");
         let stop = self.stop.as_deref();
         if let Some(series) = series {
             return Ok((bound.finish_series(&binding, series, stop)?, pass));
         }
-        if let Some(aside) = self.aside.as_mut().filter(|_| bound.hands_over(pass)) {
-            let profile = self.profile.as_deref_mut();
-            let ended = bound.finish_aside(pass, aside, profile, stop)?;
-            return Ok((ended.map_err(Failure::Aside)?, pass));
-        }
-        match lent.filter(|_| pass != alone) {
-            Some((_, lent)) => Ok(bound.finish_beside(&binding, [pass, alone], lent, stop)?),
+        match self.guest.as_ref().filter(|_| bound.has_guest(pass)) {
+            Some(guest) => {
+                let profile = self.profile.as_deref_mut().filter(|_| pass == alone);
+                bound.finish_with(&binding, [pass, alone], guest, profile, stop)
+            }
             None => Ok((bound.finish(&binding, pass, stop)?, pass)),
         }
     }
-}
-
-/// What a step can end with.
-enum Failure {
-    /// The GPU failed.
-    Gpu(GpuError),
-    /// Another device has not computed experts, or was stopped. The GPU has ended what it had.
-    Aside(BackendError),
-}
-
-impl From<GpuError> for Failure {
-    fn from(error: GpuError) -> Self {
-        Self::Gpu(error)
-    }
-}
-
-/// Lends a part of the products of a gathered Plan, if the device has a partner and steps are wide
-/// enough for it.
-fn lend(
-    device: &VulkanDevice,
-    model: &Model,
-    plan: &Plan,
-    options: &ProgramOptions,
-) -> Result<Option<(Plan, Lent)>, BackendError> {
-    let Some(lent) = device.outline().lend(plan, options) else { return Ok(None) };
-    let partner = Lent::load(device.partner(), model, &lent)?;
-    Ok(partner.map(|partner| (lent, partner)))
 }
 
 /// Returns what is known of a Program before it is loaded.
@@ -346,8 +301,8 @@ impl Program for VulkanProgram {
     }
 
     fn memory(&self) -> Memory {
-        let aside = self.aside.as_ref().map_or(Memory::default(), Aside::memory);
-        self.bound.as_ref().map_or_else(Memory::default, |bound| bound.memory) + aside
+        let guest = self.guest.as_ref().map_or(Memory::default(), Hosted::memory);
+        self.bound.as_ref().map_or_else(Memory::default, |bound| bound.memory) + guest
     }
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
@@ -414,7 +369,7 @@ impl Program for VulkanProgram {
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.aside.iter_mut().for_each(|aside| aside.heed(Arc::clone(&stop)));
+        self.guest.iter().for_each(|guest| guest.heed(Arc::clone(&stop)));
         self.stop = Some(stop);
     }
 
@@ -435,8 +390,7 @@ impl Program for VulkanProgram {
         let Some(bound) = &mut self.bound else { return Ok(Idle::Done) };
         let mut background = std::mem::take(&mut bound.background);
         let Facts { plan, options, .. } = &self.facts;
-        let lent = self.lent.as_ref().map(|(plan, _)| plan);
-        let binding = Binding { model: &self.model, plan, lent, options };
+        let binding = Binding { model: &self.model, plan, lent: self.lent.as_ref(), options };
         let shown = ShownPasses { binding: &binding, bound, graphs: None };
         let result = background.advance(&shown);
         bound.background = background;
@@ -575,7 +529,7 @@ impl VulkanProgram {
     fn end(&mut self, step: Step) -> Result<(), BackendError> {
         let (ended, pass) = self.finish(step).map_err(|failure| match failure {
             Failure::Gpu(error) => self.failed(error),
-            Failure::Aside(error) => error,
+            Failure::Guest(error) => error,
         })?;
         if ended == Ended::Stopped {
             return Err(BackendError::Stopped);

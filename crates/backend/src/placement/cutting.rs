@@ -120,7 +120,7 @@ impl Distribution<'_> {
         let host = self.host.filter(|&at| self.sites[at].memory.kind == MemoryKind::Host)?;
         let &[site] = self.others else { return None };
         let all = aside::layers(self.plan);
-        if all == 0 || host == site || !self.sites[site].hands_over {
+        if all == 0 || host == site || !self.sites[site].hands_over() {
             return None;
         }
         let without = |layers: usize| aside::set_aside(self.plan, layers);

@@ -112,8 +112,7 @@ fn take_back_places(placement: &Placement, demand: &mut Demand) -> bool {
 }
 
 /// Decides where [`load`] would first put a Plan, with the memory that is free now, less what is
-/// `taken`. Nothing is loaded. Sites are the members of the device, in their order, and the Plans
-/// of parts those that they [adapt](Device::adapt).
+/// `taken`. Nothing is loaded. Sites are the members of the device, in their order.
 ///
 /// # Errors
 /// As [`place`].
@@ -124,11 +123,7 @@ pub fn decide(
     taken: &[u64],
 ) -> Result<Placement, BackendError> {
     let Members { devices, layers: choice } = members(device);
-    let mut placement = place(plan, &sites(&devices, taken), choice, demand)?;
-    for part in &mut placement.parts {
-        part.plan = devices[part.site].adapt(part.plan.clone());
-    }
-    Ok(placement)
+    place(plan, &sites(&devices, taken), choice, demand)
 }
 
 /// Returns the devices that a device stands for, or the device itself.
@@ -152,7 +147,6 @@ fn site(device: &dyn Device, taken: u64) -> Site<'_> {
         free: memory.free,
         most_rows: device.most_rows(),
         most_context: device.most_context(),
-        hands_over: device.hands_over(),
         forecast: Box::new(|plan, options| device.forecast(plan, options)),
         timing: Box::new(|plan, options, workload| device.step_seconds(plan, options, workload)),
     }
@@ -264,7 +258,7 @@ impl Shortages {
 /// Returns the memory that the last layers of a part take, `eighths` eighths of all its layers. Of
 /// a part with experts, which leave first, that is `eighths` eighths of its memory.
 fn fraction(site: &Site<'_>, part: &Part, eighths: usize) -> u64 {
-    if site.hands_over && aside::layers(&part.plan) > 0 {
+    if site.hands_over() && aside::layers(&part.plan) > 0 {
         return part.memory.total() / 8 * eighths as u64;
     }
     let all = part.plan.layers();

@@ -27,9 +27,6 @@ pub struct Site<'a> {
     pub most_rows: Option<usize>,
     /// Most positions of a sequence that it computes, if that is bounded by more than memory.
     pub most_context: Option<usize>,
-    /// Whether it can leave experts to the processor
-    /// ([`Device::hands_over`](crate::Device::hands_over)).
-    pub hands_over: bool,
     /// Forecasts the memory that a Program of a Plan would hold.
     pub forecast: Forecast<'a>,
     /// Forecasts the seconds of a step.
@@ -42,6 +39,12 @@ pub(super) fn common_bytes(sites: &[Site<'_>]) -> Option<u64> {
 }
 
 impl Site<'_> {
+    /// Returns whether the device can leave experts to the processor
+    /// ([`Device::load_beside`](crate::Device::load_beside)).
+    pub(super) fn hands_over(&self) -> bool {
+        self.memory.kind != MemoryKind::Host
+    }
+
     /// Returns whether the device has the memory that a part would hold, and buffers large enough
     /// for its caches. The host refuses nothing.
     pub(super) fn can_hold(&self, part: &Plan, options: &ProgramOptions, memory: &Memory) -> bool {

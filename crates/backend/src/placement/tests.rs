@@ -83,7 +83,6 @@ fn site(kind: MemoryKind, free: Option<u64>) -> Site<'static> {
         free,
         most_rows: None,
         most_context: None,
-        hands_over: false,
         forecast: Box::new(forecast),
         timing: Box::new(|_, _, _| None),
     }

@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use trine_model::aside::{self, Pair};
+use trine_model::away::{Away, aways};
 use trine_model::{BufferId, Goal, Heads, Model, Op, Plan, Rows, Source, Term, WeightId};
 use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
 use super::ops::{self, Attention, Coefficients, PlaceRotation};
 use super::products::Products;
-use crate::aside::{Aside, Handed, LoadAside};
+use crate::aside::LoadAside;
 use crate::batch::{Batch, ProgramOptions};
 use crate::device::Device;
 use crate::error::BackendError;
 use crate::gather::gather;
+use crate::guest::Job;
+use crate::hosted::Hosted;
 use crate::overflow::{Noted, What};
 use crate::pages::{KvPage, PageLayout, Pages};
 use crate::program::{Facts, Flights, InFlight, Memory, Program, Results};
@@ -54,10 +56,6 @@ impl Device for ReferenceDevice {
         Ok(Box::new(ReferenceProgram::new(model, plan, *options, self.products)?))
     }
 
-    fn hands_over(&self) -> bool {
-        true
-    }
-
     fn load_beside(
         &self,
         model: &Model,
@@ -68,7 +66,7 @@ impl Device for ReferenceDevice {
         let mut program = ReferenceProgram::new(model, plan, *options, self.products)?;
         let (aside, own) = (aside()?, program.memory());
         program.facts = aside.join(program.facts, own, self.memory());
-        program.aside = Some(aside);
+        program.guest = Some(Hosted::new(aside));
         Ok(Box::new(program))
     }
 }
@@ -86,7 +84,7 @@ struct ReferenceProgram {
     buffers: Vec<Vec<f32>>,
     caches: Vec<ReferenceCache>,
     /// What computes the experts that are aside; without it they are computed here.
-    aside: Option<Aside>,
+    guest: Option<Hosted>,
     profile: Option<Vec<f64>>,
     /// Where values first were not finite.
     noted: Noted,
@@ -122,7 +120,7 @@ impl ReferenceProgram {
             tensors,
             buffers,
             caches,
-            aside: None,
+            guest: None,
             profile: None,
             noted: Noted::default(),
             stop: Arc::default(),
@@ -138,7 +136,7 @@ impl Program for ReferenceProgram {
     }
 
     fn memory(&self) -> Memory {
-        let aside = self.aside.as_ref().map_or(Memory::default(), Aside::memory);
+        let aside = self.guest.as_ref().map_or(Memory::default(), Hosted::memory);
         let Facts { plan, options, .. } = &self.facts;
         let buffer_bytes = |buffer: &trine_model::Buffer| {
             (options.width.of(buffer.rows) * buffer.columns * size_of::<f32>()) as u64
@@ -173,14 +171,14 @@ impl Program for ReferenceProgram {
             }
         }
         let (steps, serving) = (plan.steps.clone(), plan.serving(batch.goal));
+        let aways = self.guest.as_ref().map_or(Vec::new(), |_| aways(plan));
         for (index, step) in steps.iter().enumerate().filter(|(index, _)| serving[*index]) {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(BackendError::Stopped);
             }
             let start = Instant::now();
-            match self.pair_of(index) {
-                Some(pair) if pair.gated == index => {}
-                Some(pair) => self.sum_aside(pair, batch)?,
+            match aways.iter().find(|away| away.step == index) {
+                Some(away) => self.have_computed(away, batch)?,
                 None => self.execute(&step.op, batch),
             }
             if let Some(times) = &mut self.profile {
@@ -212,7 +210,7 @@ impl Program for ReferenceProgram {
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.aside.iter_mut().for_each(|aside| aside.heed(Arc::clone(&stop)));
+        self.guest.iter().for_each(|guest| guest.heed(Arc::clone(&stop)));
         self.stop = stop;
     }
 
@@ -260,32 +258,25 @@ impl Pages for ReferenceProgram {
 }
 
 impl ReferenceProgram {
-    /// Returns the experts that a step belongs to, if another device computes them.
-    fn pair_of(&self, step: usize) -> Option<Pair> {
-        self.aside.as_ref()?;
-        let mut pairs = aside::aside(&self.facts.plan).into_iter();
-        pairs.find(|pair| [pair.gated, pair.sum].contains(&step))
-    }
-
-    /// Has another device compute the sums of experts.
-    fn sum_aside(&mut self, pair: Pair, batch: &Batch<'_>) -> Result<(), BackendError> {
-        let Self { facts: Facts { plan, .. }, aside: Some(aside), buffers, .. } = self else {
+    /// Has the guest compute a part of a step.
+    fn have_computed(&mut self, away: &Away, batch: &Batch<'_>) -> Result<(), BackendError> {
+        let Self { facts: Facts { plan, .. }, guest: Some(guest), buffers, .. } = self else {
             return Ok(());
         };
-        let steps = [pair.gated, pair.sum].map(|index| &plan.steps[index].op);
-        let [Op::GatedExperts { input, .. }, Op::SumExperts { chosen, shares, output, .. }] = steps
-        else {
-            unreachable!("these are the steps of a pair")
-        };
-        let (kind, rows) = (plan.buffer(*output).rows, batch.rows(plan.buffer(*output).rows));
+        let op = away.op(plan);
+        let (kind, rows) = (plan.rows(op), batch.rows(plan.rows(op)));
         if rows == 0 {
             return Ok(());
         }
-        let [input, chosen, shares] = [input, chosen, shares].map(|id| &buffers[id.0][..]);
+        let inputs: Vec<&[f32]> = op.reads().iter().map(|id| &buffers[id.0][..]).collect();
         let exact = if kind == Rows::Tokens { batch.bulk_from.min(rows) } else { rows };
-        let handed = Handed { input, chosen, shares, rows, exact };
-        let sums = aside.sum(pair.number, handed)?.to_vec();
-        buffers[output.0] = sums;
+        let job = Job { number: away.job, inputs: &inputs, rows, exact };
+        guest.begin(&job)?;
+        let mut results = Vec::new();
+        guest.finish(&job, &|| true, &mut |_, rows| results.push(rows.to_vec()))?;
+        for (id, rows) in op.writes().into_iter().zip(results) {
+            buffers[id.0] = rows;
+        }
         Ok(())
     }
 
@@ -348,7 +339,7 @@ impl ReferenceProgram {
                 let positions: Vec<u32> = rows.map(|row| batch.positions[row]).collect();
                 ops::rotate(&mut self.buffers[buffer.0], &positions, *heads, head_dim, *rope);
             }
-            Op::MatMul { input, products } | Op::Collect { input, products, .. } => {
+            Op::MatMul { input, products } => {
                 for product in products {
                     self.matmul(*input, product.weight, product.output);
                 }
@@ -361,8 +352,7 @@ impl ReferenceProgram {
             }
             Op::Geglu { gate, up, first, output } => self.geglu(*gate, *up, *first, *output),
             Op::Select { input, output } => self.select(*input, *output, batch),
-            // It has no partner.
-            Op::Delegate { .. } => {}
+            Op::Away { steps } => steps.iter().for_each(|step| self.execute(&step.op, batch)),
             Op::Join { parts, output } => self.join(parts, *output),
             Op::Add { .. }
             | Op::Sum { .. }

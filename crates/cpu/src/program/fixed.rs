@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use trine_backend::{Facts, Lent, Noted};
+use trine_backend::{Facts, Hosted, Noted};
+use trine_model::away::Away;
 use trine_model::{BufferId, ExpertMatrix, Goal, Scratch, WeightId};
 use trine_weights::Tensor;
 
@@ -55,8 +56,9 @@ pub(super) struct Fixed {
     pub(super) scratch: Scratch,
     /// One for each weight of the Plan.
     pub(super) weights: Vec<Loaded>,
-    /// What a partner has taken in, if the Plan delegates products.
-    pub(super) lent: Option<Lent>,
+    /// What computes the bulk rows of the Plan's [`Op::Away`](trine_model::Op::Away).
+    pub(super) guest: Option<Hosted>,
+    pub(super) aways: Vec<Away>,
     /// One for each cache of the Plan.
     pub(super) caches: Vec<LayerCache>,
     /// For each goal of the Plan, which steps are run.

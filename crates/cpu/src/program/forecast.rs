@@ -60,7 +60,7 @@ pub(crate) fn memory(plan: &Plan, options: &ProgramOptions, isa: Isa, threads: u
 /// Returns the matrices that are multiplied, and so packed.
 pub(super) fn multiplied(plan: &Plan) -> Vec<WeightId> {
     let is_product =
-        |op: &Op| matches!(op, Op::MatMul { .. } | Op::GatedMatMul { .. } | Op::Collect { .. });
+        |op: &Op| matches!(op, Op::MatMul { .. } | Op::GatedMatMul { .. } | Op::Away { .. });
     let products = plan.steps.iter().filter(|step| is_product(&step.op));
     products.flat_map(|step| step.op.weights()).map(|id| plan.holder(id)).collect()
 }
@@ -149,8 +149,8 @@ pub(super) fn largest_up(plan: &Plan, options: &ProgramOptions) -> usize {
 /// Blocks of the largest quantised input of a product.
 pub(super) fn largest_input(plan: &Plan, options: &ProgramOptions) -> usize {
     let size = |op: &Op| match op {
-        Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } | Op::Collect { input, .. } => {
-            let buffer = plan.buffer(*input);
+        Op::MatMul { .. } | Op::GatedMatMul { .. } | Op::Away { .. } => {
+            let buffer = plan.buffer(op.reads()[0]);
             // Every row may have two terms.
             2 * options.width.of(buffer.rows) * QuantizedRows::blocks_per_row(buffer.columns)
         }

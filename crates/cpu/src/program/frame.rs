@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use trine_backend::{Batch, Lent, What, table_row};
+use trine_backend::{Batch, What, table_row};
 use trine_model::{BufferId, CacheId, Op, Rows, TERMS_MAX, WeightId};
 
 use super::fixed::{Fixed, Loaded, ThreadState};
@@ -45,8 +45,8 @@ pub(super) struct Frame<'a> {
     pub(super) up: SharedSlice<'a, f32>,
     /// Rows sorted by their experts.
     pub(super) groups: SharedSlice<'a, u32>,
-    /// Whether the partner computes the bulk rows of the products at hand.
-    pub(super) delegated: AtomicBool,
+    /// Whether the guest has begun, or has computed, the bulk rows of the [`Op::Away`] at hand.
+    pub(super) is_away: AtomicBool,
     /// Whether the work ended before the last step of the Plan because it was asked to stop.
     pub(super) stopped: AtomicBool,
     /// When the current step of the Plan began, if steps are profiled.
@@ -84,19 +84,21 @@ impl Work for Frame<'_> {
                 self.stopped.store(true, Ordering::Relaxed);
                 return None;
             }
+            self.begin_away(step);
         }
         let op = &steps.get(step)?.op;
         if !self.fixed.serving[&self.batch.goal][step] {
             return Some(0);
         }
         Some(match (op, part) {
-            (Op::MatMul { input, products }, 0) => {
-                let weights = products.iter().map(|product| product.weight);
-                self.quantized_runs((*input, self.input_rows(*input)), weights)
-            }
-            (Op::MatMul { input, products }, 1) => {
-                self.chunks(self.input_rows(*input), products).count()
-            }
+            (Op::Away { .. }, 0) => usize::from(self.is_away.load(Ordering::Relaxed)),
+            (Op::MatMul { .. } | Op::Away { .. }, _) => match self.products_of(op, part) {
+                (input, products, 0) => {
+                    self.quantized_runs(input, products.iter().map(|product| product.weight))
+                }
+                ((_, rows), products, 1) => self.chunks(rows, products).count(),
+                _ => 0,
+            },
             (Op::GatedMatMul { input, gate, up, .. }, 0) => {
                 self.quantized_runs((*input, self.input_rows(*input)), [*gate, *up])
             }
@@ -105,19 +107,6 @@ impl Work for Frame<'_> {
             }
             (Op::Attend { .. }, 0) => self.attention_of(step).plan.items(),
             (Op::Attend { .. }, 1) => self.attention_of(step).plan.merges(),
-            (Op::Delegate { input, .. }, 0) => {
-                let is_open = self.fixed.lent.as_ref().is_some_and(Lent::is_open);
-                usize::from(is_open && !self.input_rows(*input).bulk().is_empty())
-            }
-            (Op::Delegate { .. }, _) => 0,
-            (Op::Collect { .. }, 0) => usize::from(self.delegated.load(Ordering::Relaxed)),
-            (Op::Collect { input, products, .. }, 1) => {
-                let weights = products.iter().map(|product| product.weight);
-                self.quantized_runs((*input, self.rows_left(*input)), weights)
-            }
-            (Op::Collect { input, products, .. }, 2) => {
-                self.chunks(self.rows_left(*input), products).count()
-            }
             (
                 Op::Route { .. }
                 | Op::GatedExperts { .. }
@@ -137,29 +126,19 @@ impl Work for Frame<'_> {
         // Never contended: a thread does one thing at a time.
         let state = &mut *self.fixed.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
         match &self.fixed.facts.plan.steps[step].op {
-            Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } if part == 0 => {
+            Op::Away { .. } if part == 0 => units.for_each(|_| self.finish_away(step)),
+            op @ (Op::MatMul { .. } | Op::Away { .. }) => match self.products_of(op, part) {
+                (input, _, 0) => units.for_each(|unit| self.quantize_run(input, unit, state)),
+                (input, products, _) => {
+                    let chunks = self.chunks(input.1, products);
+                    units.for_each(|unit| {
+                        self.multiply_chunk(input, products, &chunks.get(unit), state);
+                    });
+                }
+            },
+            Op::GatedMatMul { input, .. } if part == 0 => {
                 let rows = self.input_rows(*input);
                 units.for_each(|unit| self.quantize_run((*input, rows), unit, state));
-            }
-            Op::Delegate { input, weights, .. } => {
-                units.for_each(|_| self.delegate(*input, weights));
-            }
-            Op::Collect { input, products, .. } if part == 0 => {
-                units.for_each(|_| self.collect(*input, products));
-            }
-            Op::Collect { input, .. } if part == 1 => {
-                let rows = self.rows_left(*input);
-                units.for_each(|unit| self.quantize_run((*input, rows), unit, state));
-            }
-            Op::MatMul { input, products } | Op::Collect { input, products, .. } => {
-                let rows = match part {
-                    1 => self.input_rows(*input),
-                    _ => self.rows_left(*input),
-                };
-                let chunks = self.chunks(rows, products);
-                units.for_each(|unit| {
-                    self.multiply_chunk((*input, rows), products, &chunks.get(unit), state)
-                });
             }
             Op::GatedMatMul { input, gate, up, output } => {
                 let chunks = self.gated_chunks(*input, *gate, *up);

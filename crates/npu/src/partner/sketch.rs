@@ -1,6 +1,6 @@
 //! A partner that is described, and not opened.
 
-use trine_backend::{BackendError, Loan, Partner, Tally};
+use trine_backend::{BackendError, Guest, Partner, Tally};
 use trine_model::{Weight, WeightKind};
 use trine_weights::Tensor;
 
@@ -50,7 +50,7 @@ impl Partner for Sketch {
         bytes(weight.rows, weight.columns, &self.widths)
     }
 
-    fn load(&self, _: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
+    fn load(&self, _: &[Vec<Tensor>]) -> Result<Box<dyn Guest>, BackendError> {
         let what = "it is only described, and takes in no matrices".to_owned();
         Err(BackendError::Failed { device: self.name(), what })
     }

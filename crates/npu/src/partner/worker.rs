@@ -1,7 +1,8 @@
 //! The thread that owns the device: the one hardware context of a process, its kernels, and the
-//! matrices of all loans.
+//! matrices of all guests.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
@@ -38,17 +39,17 @@ const TIMES: usize = 3;
 const PAGE_BYTES: usize = 4096;
 
 /// What the thread is asked for. An answer goes nowhere if nobody waits for it any more.
-pub(super) enum Job {
-    /// Takes in further matrices of a loan.
+pub(super) enum Request {
+    /// Takes in further matrices of a guest.
     Load { number: usize, matrices: Vec<Tensor>, done: Sender<Result<(), String>> },
-    /// Multiplies `input`, (rows, in-features), with matrices of a loan.
+    /// Multiplies `input`, (rows, in-features), with matrices of a guest.
     Multiply {
-        loan: usize,
+        guest: usize,
         input: Vec<f32>,
-        matrices: Vec<usize>,
+        matrices: Range<usize>,
         done: Sender<Result<Vec<Vec<f32>>, String>>,
     },
-    /// Frees the matrices of a loan.
+    /// Frees the matrices of a guest.
     Forget { number: usize },
     /// Ends the thread, whoever may still ask.
     End,
@@ -154,7 +155,7 @@ pub(super) struct Worker<S: Sys> {
     // Dropped in this order.
     context: Context<S>,
     programs: BTreeMap<(usize, usize), Program<S>>,
-    loans: BTreeMap<usize, Vec<Matrix<S>>>,
+    guests: BTreeMap<usize, Vec<Matrix<S>>>,
     /// Buffers of activations and results that are kept, by what they hold and by their bytes.
     inputs: BTreeMap<InputKey, HostBuffer<S>>,
     results: Vec<HostBuffer<S>>,
@@ -181,7 +182,7 @@ impl<S: Sys> Worker<S> {
             Ok(Self {
                 context,
                 programs,
-                loans: BTreeMap::new(),
+                guests: BTreeMap::new(),
                 inputs: BTreeMap::new(),
                 results: Vec::new(),
                 device,
@@ -193,20 +194,20 @@ impl<S: Sys> Worker<S> {
     }
 
     /// Does what it is asked for until nobody can ask any more.
-    pub(super) fn serve(&mut self, jobs: &Receiver<Job>) {
-        for job in jobs {
-            match job {
-                Job::Load { number, matrices, done } => {
+    pub(super) fn serve(&mut self, requests: &Receiver<Request>) {
+        for request in requests {
+            match request {
+                Request::Load { number, matrices, done } => {
                     let loaded = self.load(&matrices);
                     let answer = loaded
-                        .map(|matrices| self.loans.entry(number).or_default().extend(matrices));
+                        .map(|matrices| self.guests.entry(number).or_default().extend(matrices));
                     let _ = done.send(answer);
                 }
-                Job::Multiply { loan, input, matrices, done } => {
-                    let _ = done.send(self.noted(|own| own.multiply(loan, &input, &matrices)));
+                Request::Multiply { guest, input, matrices, done } => {
+                    let _ = done.send(self.noted(|own| own.multiply(guest, &input, matrices)));
                 }
-                Job::Forget { number } => drop(self.loans.remove(&number)),
-                Job::End => break,
+                Request::Forget { number } => drop(self.guests.remove(&number)),
+                Request::End => break,
             }
         }
     }
@@ -364,40 +365,38 @@ impl<S: Sys> Worker<S> {
         Ok(matrices)
     }
 
-    /// Returns the products of `input` with matrices of a loan, each (rows, out-features).
+    /// Returns the products of `input` with matrices of a guest, each (rows, out-features).
     fn multiply(
         &mut self,
-        loan: usize,
+        guest: usize,
         input: &[f32],
-        matrices: &[usize],
+        matrices: Range<usize>,
     ) -> Result<Vec<Vec<f32>>, String> {
         // Taken out, so that buffers can change while they are used.
-        let loaded = self.loans.remove(&loan).ok_or("its matrices were not loaded")?;
-        let products = self.products(&loaded, input, matrices);
-        self.loans.insert(loan, loaded);
+        let loaded = self.guests.remove(&guest).ok_or("its matrices were not loaded")?;
+        let products = self.products(&loaded[matrices], input);
+        self.guests.insert(guest, loaded);
         products.map_err(|error| error.to_string())
     }
 
     fn products(
         &mut self,
-        loaded: &[Matrix<S>],
+        matrices: &[Matrix<S>],
         input: &[f32],
-        matrices: &[usize],
     ) -> Result<Vec<Vec<f32>>, DriverError> {
-        let chosen: Vec<&Matrix<S>> = matrices.iter().map(|index| &loaded[*index]).collect();
-        let columns = chosen.first().map_or(1, |matrix| matrix.columns);
+        let columns = matrices.first().map_or(1, |matrix| matrix.columns);
         let rows = input.len() / columns;
         let mut outputs: Vec<Vec<f32>> =
-            chosen.iter().map(|matrix| vec![0.0; rows * matrix.rows]).collect();
+            matrices.iter().map(|matrix| vec![0.0; rows * matrix.rows]).collect();
         for (group, input) in input.chunks(ROWS_MAX * columns).enumerate() {
             let terms = ActivationTile::new(input, columns);
-            let own = chosen.iter().zip(&mut outputs).map(|(matrix, output)| {
+            let own = matrices.iter().zip(&mut outputs).map(|(matrix, output)| {
                 let first = group * ROWS_MAX * matrix.rows;
-                (*matrix, &mut output[first..first + terms.rows * matrix.rows])
+                (matrix, &mut output[first..first + terms.rows * matrix.rows])
             });
             self.group(&mut own.collect::<Vec<_>>(), &terms)?;
         }
-        chosen.iter().for_each(|_| self.tally.computed(rows));
+        matrices.iter().for_each(|_| self.tally.computed(rows));
         Ok(outputs)
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use changed::Changed;
 use gate::Gate;
 use trine_backend::reference::{Products as Arithmetic, ReferenceDevice};
-use trine_backend::{BULK_ROWS, BackendError, Device, Loan, Partner, ProgramOptions, Tally};
+use trine_backend::{BULK_ROWS, BackendError, Device, Guest, Job, Partner, ProgramOptions, Tally};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Model, Weight, WeightKind, Width};
 use trine_npu::driver::DEVICE_PATH;
@@ -80,8 +80,8 @@ impl Partner for Half {
     fn bytes(&self, weight: &Weight) -> u64 {
         self.0.bytes(weight)
     }
-    fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
-        self.0.load(matrices)
+    fn load(&self, jobs: &[Vec<Tensor>]) -> Result<Box<dyn Guest>, BackendError> {
+        self.0.load(jobs)
     }
     fn tally(&self) -> &Tally {
         self.0.tally()
@@ -286,12 +286,10 @@ fn products_go_on_while_another_model_is_loaded() {
     let gate = Gate::default();
     let partner = open(gate.before_maps(sys(false)), Share::Fraction(1.0));
     let tensor = zeros();
-    let mut loan = partner.load(std::slice::from_ref(&tensor)).unwrap();
+    let mut guest = partner.load(&[vec![tensor.clone()]]).unwrap();
     let mut product = move || {
-        let mut found = vec![f32::NAN; 64];
-        loan.begin(&[1.0; 32], &[0]).unwrap();
-        loan.finish(&mut [&mut found]).unwrap();
-        found
+        guest.begin(&ONES).unwrap();
+        finished(guest.as_mut(), &ONES).unwrap()
     };
     // Buffers of activations and results are there after that.
     product();
@@ -299,7 +297,7 @@ fn products_go_on_while_another_model_is_loaded() {
     let (of_load, of_product) = (channel(), channel());
     let loading = partner.clone();
     // Eight are loaded at once.
-    thread::spawn(move || of_load.0.send(loading.load(&vec![tensor; 9]).map(drop)));
+    thread::spawn(move || of_load.0.send(loading.load(&[vec![tensor; 9]]).map(drop)));
     gate.wait_until_somebody_waits();
     thread::spawn(move || of_product.0.send(product()));
     gate.let_pass(8);
@@ -318,6 +316,15 @@ fn zeros() -> Tensor {
     Tensor::from_owned("w", DType::F32, &[64, 32], vec![0; 64 * 32 * 4]).unwrap()
 }
 
+/// A row for that matrix.
+const ONES: Job = Job { number: 0, inputs: &[&[1.0; 32]], rows: 1, exact: 0 };
+
+fn finished(guest: &mut dyn Guest, job: &Job<'_>) -> Result<Vec<f32>, BackendError> {
+    let mut found = Vec::new();
+    guest.finish(job, &mut |_, rows| found.extend(rows))?;
+    Ok(found)
+}
+
 /// Whoever is dropped last, the thread ends.
 #[test]
 fn a_partner_ends_before_and_after_what_uses_it() {
@@ -325,10 +332,10 @@ fn a_partner_ends_before_and_after_what_uses_it() {
     thread::spawn(move || {
         let sys = sys(false);
         let partner = open(sys.clone(), Share::Fraction(1.0));
-        let mut loan = partner.load(&[zeros()]).unwrap();
+        let mut guest = partner.load(&[vec![zeros()]]).unwrap();
         drop(partner);
-        assert!(loan.begin(&[1.0; 32], &[0]).is_err(), "nobody is there");
-        drop(loan);
+        assert!(guest.begin(&ONES).is_err(), "nobody is there");
+        drop(guest);
         assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
         // A Program has the last hold of its partner.
         let device = processor().with_partner(open(sys.clone(), Share::Fraction(1.0)));
@@ -353,15 +360,15 @@ fn matrices_beyond_the_locked_memory_are_refused_with_the_number() {
     let lockable_bytes = 80 << 20;
     let sys = machine(Machine { lockable_bytes, ..Machine::default() }, false);
     let partner = open(sys.clone(), Share::Fraction(1.0));
-    let loan = partner.load(&[zeros()]).unwrap();
+    let guest = partner.load(&[vec![zeros()]]).unwrap();
     let held = sys.held();
-    let error = partner.load(&vec![zeros(); 10]).map(drop).unwrap_err().to_string();
+    let error = partner.load(&[vec![zeros(); 10]]).map(drop).unwrap_err().to_string();
     assert!(error.contains("take 40 MiB") && error.contains("may lock 80 MiB"), "{error}");
     // The heap, what products work with, one matrix and ten.
     assert!(error.contains("ulimit -l 115712"), "{error}");
     assert_eq!(sys.held(), held);
-    drop(loan);
-    partner.load(&[zeros(), zeros()]).unwrap();
+    drop(guest);
+    partner.load(&[vec![zeros()], vec![zeros()]]).unwrap();
     // A model that does not fit is loaded without an NPU.
     let model = small(DType::Q8_0);
     let ids = prompt(&model, BULK_ROWS + 1);
@@ -384,13 +391,15 @@ fn products_of_odd_shapes_are_exact_sums_of_rounded_numbers() {
     input[3 * columns + BLOCK + 1] = f32::NAN;
     input[66 * columns] = f32::INFINITY;
     let partner = open(sys(false), Share::Fraction(1.0));
-    let mut loan = partner.load(std::slice::from_ref(&tensor)).unwrap();
-    let mut found = vec![f32::NAN; rows * outputs];
-    loan.begin(&input, &[0]).unwrap();
+    // Its second job is this matrix.
+    let mut guest = partner.load(&[vec![zeros(); 2], vec![tensor.clone()]]).unwrap();
+    let job = Job { number: 1, inputs: &[&input], rows, exact: 0 };
+    guest.begin(&job).unwrap();
     // One that was begun and not finished is forgotten.
-    loan.begin(&input, &[0]).unwrap();
-    loan.finish(&mut [&mut found]).unwrap();
-    assert!(loan.finish(&mut [&mut found]).is_err(), "it was finished");
+    guest.begin(&job).unwrap();
+    let found = finished(guest.as_mut(), &job).unwrap();
+    assert_eq!(found.len(), rows * outputs);
+    assert!(finished(guest.as_mut(), &job).is_err(), "it was finished");
     for (row, found) in found.chunks_exact(outputs).enumerate() {
         if row == 3 || row == 66 {
             assert!(found.iter().all(|value| value.is_nan()), "row {row}");
@@ -409,7 +418,8 @@ fn products_of_odd_shapes_are_exact_sums_of_rounded_numbers() {
     let mut row = vec![0.0; columns];
     blocks::decode(DType::F32, tensor.row(0), &mut row).unwrap();
     assert_eq!(row[..], weights[..columns]);
-    assert!(loan.begin(&input[1..], &[0]).is_err(), "no whole rows");
+    let job = Job { inputs: &[&input[1..]], ..job };
+    assert!(guest.begin(&job).is_err(), "no whole rows");
 }
 
 /// The device goes on while the NPU computes: a product is begun although the NPU does not end, and
@@ -418,18 +428,16 @@ fn products_of_odd_shapes_are_exact_sums_of_rounded_numbers() {
 fn both_compute_at_once() {
     let gate = Gate::default();
     let partner = open(gate.before(sys(false)), Share::Fraction(1.0));
-    let mut loan = partner.load(&[zeros()]).unwrap();
+    let mut guest = partner.load(&[vec![zeros()]]).unwrap();
     gate.close();
     let begun = Instant::now();
-    loan.begin(&[1.0; 32], &[0]).unwrap();
+    guest.begin(&ONES).unwrap();
     gate.wait_until_somebody_waits();
     assert_eq!(partner.tally().products(), 0);
     assert!(partner.tally().works_since(begun).is_empty());
     let meanwhile = Instant::now();
     gate.open();
-    let mut found = vec![f32::NAN; 64];
-    loan.finish(&mut [&mut found]).unwrap();
-    assert_eq!(found, vec![0.0; 64]);
+    assert_eq!(finished(guest.as_mut(), &ONES).unwrap(), vec![0.0; 64]);
     assert_eq!(partner.tally().products(), 1);
     let works = partner.tally().works_since(begun);
     let [work] = works[..] else { panic!("{works:?}") };

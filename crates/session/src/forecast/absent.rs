@@ -89,10 +89,6 @@ impl Device for AbsentGpu {
         Err(not_here(self))
     }
 
-    fn hands_over(&self) -> bool {
-        true
-    }
-
     fn memory(&self) -> DeviceMemory {
         self.memory
     }

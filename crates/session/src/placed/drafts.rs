@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use trine_backend::{BackendError, Demand, Device, Memory, MemoryKind, Placement, placement};
+use trine_model::lend::lend;
 use trine_model::{Plan, Weight, names};
 
 use crate::device::Opened;
@@ -43,7 +44,15 @@ impl Devices {
         draft: Option<&PlacedDraft>,
     ) -> Result<Placed> {
         let taken = draft.map_or(&[][..], |draft| &draft.taken);
-        Ok(here(&self.opened, self.opened.device.as_ref(), plan, demand, taken)?)
+        let Self { opened, .. } = self;
+        let mut placed = here(opened, opened.device.as_ref(), plan, demand, taken)?;
+        // A GPU has passes of its own for a partner.
+        if let Some(npu) = opened.npu.as_ref().filter(|_| opened.gpus.is_empty()) {
+            for part in &mut placed.placement.parts {
+                part.plan = lend(part.plan.clone(), &|weight| npu.kept(weight));
+            }
+        }
+        Ok(placed)
     }
 
     /// Decides where a draft model would run.

@@ -43,7 +43,6 @@ impl Places {
             free,
             most_rows: None,
             most_context: None,
-            hands_over: false,
             forecast: Box::new(Memory::of_plan),
             timing: Box::new(|plan, options, step| {
                 let launches = launches(plan, options, step).ok()?;

@@ -7,17 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use rayon::prelude::*;
-use trine_backend::{Aside, BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
+use trine_backend::{BLOCK, BackendError, Batch, Hosted, Memory, ProgramOptions};
 use trine_model::{BufferId, Goal, Input, Model, Plan, Rows, Source};
 
 use super::ahead;
-use super::aside::AsideTable;
 use super::caches::{cache_bytes, counter_bytes};
 use super::emit::{Emitted, Emitter};
 use super::frame::{Frame, FrameLayout, tile_rows};
 use super::graph::{Home, ValueId};
 use super::inputs::Inputs;
-use super::loans::{Loan, LoanBytes, Loans, Table, loans, meetings};
+use super::loans::{Loan, Loans, StepRows, Table, loan_bytes, loans, meetings};
 use super::lowered::{Lowered, Plans};
 use super::passes::PassKey;
 use super::refusals;
@@ -83,7 +82,7 @@ pub(super) struct Bound {
     pub(super) sampler: Option<Sampler>,
     /// `None` if the Program runs no series.
     pub(super) series: Option<SeriesRuns>,
-    /// What is between device, host and partner, if there is a partner.
+    /// What is between device, host and guest, if there is a guest.
     loans: Option<Loans>,
     /// Those beside a partner come last.
     pub(super) passes: Vec<Pass>,
@@ -98,10 +97,10 @@ pub(super) struct Pass {
     /// How many rows that are no bulk rows a pass beside a partner has room for; `None` for a pass
     /// of the device alone.
     pub(super) exact: Option<usize>,
-    /// What the partner computes in it.
+    /// What a guest computes in it.
     loans: Vec<Loan>,
     recording: Recording,
-    /// What each of the recording's submissions is predicted to take; empty beside a partner.
+    /// What each of the recording's submissions is predicted to take; empty beside a guest.
     seconds: Vec<f64>,
     /// State of the recording's chains, if it has any.
     pub(super) chains: Option<Chains>,
@@ -110,6 +109,20 @@ pub(super) struct Pass {
     /// The recording with timestamps, made when profiling needs it, and the Plan's step of each
     /// dispatch.
     timed: Option<(Recording, Vec<usize>)>,
+}
+
+/// What a step can end with.
+pub(super) enum Failure {
+    /// The GPU failed.
+    Gpu(GpuError),
+    /// A guest has not computed its part, or was stopped. The GPU has ended what it had.
+    Guest(BackendError),
+}
+
+impl From<GpuError> for Failure {
+    fn from(error: GpuError) -> Self {
+        Self::Gpu(error)
+    }
 }
 
 /// A pass before it is recorded.
@@ -237,8 +250,7 @@ impl Binding<'_> {
         let outputs = self.plan.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         let top = TopMemory::new(gpu, width.outputs)?;
         let sampler = Sampler::new(gpu, self.plan, width.outputs)?;
-        let lent = self.lent.map(|lent| LoanBytes::of(lent, width.tokens));
-        let loans = lent.or_else(|| LoanBytes::of_aside(self.plan, width));
+        let loans = loan_bytes(self.lent.unwrap_or(self.plan), width);
         let loans = loans.map(|bytes| Loans::new(gpu, bytes)).transpose()?;
         let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
         let split_scratch =
@@ -489,7 +501,7 @@ impl Bound {
         let chains = &self.passes[pass].chains;
         // A run changes its inputs, and one whose chain or partner fails is run again.
         self.inputs.write(batch, chains.is_some() || self.passes[pass].exact.is_some());
-        self.loans.iter_mut().for_each(|loans| loans.expect(batch));
+        self.loans.iter_mut().for_each(|loans| loans.rows = StepRows::of(batch));
         if let Some(chains) = chains
             && self.gpu.injected_at(gpu::FailurePoint::Chain).is_some()
         {
@@ -518,49 +530,35 @@ impl Bound {
         self.passes[pass].finish(stop)
     }
 
-    /// Ends the run of a pass beside a partner that was begun, and returns which pass has computed
-    /// the step. If the partner does not compute what it began, that is the pass `alone` of the
-    /// device, which does the whole step again.
-    pub(super) fn finish_beside(
+    /// Returns whether a guest has a part in a pass.
+    pub(super) fn has_guest(&self, pass: usize) -> bool {
+        !self.passes[pass].loans.is_empty()
+    }
+
+    /// Ends the run of a pass beside a guest that was begun, and returns which pass has computed
+    /// the step. If the guest does not compute its part, that is the pass `alone` of the device,
+    /// which does the whole step again; if it is the same, the guest's error is the outcome.
+    pub(super) fn finish_with(
         &mut self,
         binding: &Binding<'_>,
         [pass, alone]: [usize; 2],
-        lent: &Lent,
+        guest: &Hosted,
+        profile: Option<&mut [f64]>,
         stop: Option<&AtomicBool>,
-    ) -> Result<(Ended, usize), GpuError> {
-        let (Some(plan), Some(loans)) = (binding.lent, &mut self.loans) else {
-            return Ok((self.finish(binding, pass, stop)?, pass));
-        };
+    ) -> Result<(Ended, usize), Failure> {
+        let loans = self.loans.as_ref().expect("there is memory for what is handed over");
         let Pass { recording, loans: of_pass, .. } = &mut self.passes[pass];
-        let mut table = Table { loans, of_pass, plan, lent, has_begun: false };
+        let mut table = Table { loans, of_pass, guest, profile, failure: None };
         let ended = recording.finish(stop, &mut table, "a step")?;
         if ended != Ended::Abandoned {
             return Ok((ended, pass));
         }
+        if let Some(error) = table.failure.filter(|_| pass == alone) {
+            return Err(Failure::Guest(error));
+        }
         self.inputs.write_again();
         self.passes[alone].begin(stop)?;
         Ok((self.finish(binding, alone, stop)?, alone))
-    }
-
-    /// Returns whether a pass hands experts to another device.
-    pub(super) fn hands_over(&self, pass: usize) -> bool {
-        self.passes[pass].exact.is_none() && !self.passes[pass].loans.is_empty()
-    }
-
-    /// Ends the run of a pass that was begun and hands experts to another device. If that fails,
-    /// the run ends there, and its error is the outcome.
-    pub(super) fn finish_aside(
-        &mut self,
-        pass: usize,
-        aside: &mut Aside,
-        profile: Option<&mut [f64]>,
-        stop: Option<&AtomicBool>,
-    ) -> Result<Result<Ended, BackendError>, GpuError> {
-        let loans = self.loans.as_mut().expect("there is memory for what is handed over");
-        let Pass { recording, loans: of_pass, .. } = &mut self.passes[pass];
-        let mut table = AsideTable { loans, of_pass, aside, profile, failure: None };
-        let ended = recording.finish(stop, &mut table, "a step")?;
-        Ok(table.failure.map_or(Ok(ended), Err))
     }
 
     /// Runs a pass for a checked batch to its end, and adds the seconds of each of the Plan's steps

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use trine_backend::ProgramOptions;
 use trine_backend::rates::{ATTENTION_FACTOR, Rates};
-use trine_model::{Plan, aside};
+use trine_model::Plan;
 
 use super::caches::cache_bytes;
 use super::emit::Emitter;
@@ -227,7 +227,6 @@ struct Places<'a> {
     ropes: Ropes,
     caches: Vec<Span>,
     inputs: usize,
-    has_loans: bool,
     nothing: Span,
 }
 
@@ -237,7 +236,7 @@ impl<'a> Places<'a> {
         device: &'a Arc<Described>,
         selection: &'a Selection,
     ) -> Result<Self, GpuError> {
-        let Plans { plan, lent, options } = *plans;
+        let Plans { plan, options, .. } = *plans;
         let weights = Weights::described(selection.capabilities(), plan, NOWHERE);
         let weights = weights.ok_or_else(|| too_large(device, plan))?;
         let cache = |cache| Span { address: NOWHERE, bytes: cache_bytes(options, cache) };
@@ -248,7 +247,6 @@ impl<'a> Places<'a> {
             ropes: Ropes::described(plan, NOWHERE),
             caches: plan.caches.iter().map(cache).collect(),
             inputs: plan.inputs.len(),
-            has_loans: lent.is_some() || !aside::aside(plan).is_empty(),
             nothing: Span { address: NOWHERE, bytes: 0 },
         })
     }
@@ -270,7 +268,7 @@ impl<'a> Places<'a> {
             inputs: vec![NOWHERE; self.inputs],
             split_scratch: Span { address: NOWHERE, bytes: self.selection.split_bytes() },
             counters: self.nothing,
-            loans: self.has_loans.then_some([NOWHERE; 2]),
+            loans: Some([NOWHERE; 2]),
             survey: None,
         }
     }

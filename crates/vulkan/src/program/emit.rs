@@ -8,7 +8,7 @@ use trine_model::{CacheId, Plan, Rope, Rows, Scratch, WeightId};
 
 use super::frame::StepAddresses;
 use super::graph::{
-    AttendKernel, AttendWork, Form, Graph, Home, Ids, Node, OperandValue, ValueId, Work,
+    AttendKernel, AttendWork, Form, Graph, Home, Ids, Node, OperandValue, Value, ValueId, Work,
 };
 use super::lent::LentWork;
 use super::ropes::Ropes;
@@ -55,7 +55,7 @@ pub(super) struct Emitter<'a> {
     pub(super) ropes: &'a Ropes,
     /// Counters of attention's parts; 0 between launches.
     pub(super) counters: Span,
-    /// Addresses of the rows for a partner and of its products, if there is one.
+    /// Addresses of the rows for a guest and of its results, if there is one.
     pub(super) loans: Option<[u64; 2]>,
     /// Sees the products, if their shapes are still to be chosen.
     pub(super) survey: Option<&'a RefCell<Survey>>,
@@ -65,8 +65,8 @@ pub(super) struct Emitter<'a> {
 pub(super) struct Emitted {
     /// In order.
     pub(super) dispatches: Vec<Dispatch>,
-    /// For each loan, those between the one that writes rows for the partner and those that read
-    /// its products.
+    /// For each loan, those between the last that writes rows for the guest and those that read its
+    /// results.
     pub(super) own: Vec<Range<usize>>,
 }
 
@@ -79,17 +79,17 @@ impl Emitter<'_> {
     /// The dispatches of the first `count` nodes.
     pub(super) fn emit_first(&self, count: usize) -> Result<Emitted, GpuError> {
         let mut dispatches = Vec::with_capacity(count);
-        let mut own: Vec<Range<usize>> = Vec::new();
+        let (mut own, mut handed_at) = (Vec::new(), 0);
         for node in &self.graph.nodes[..count] {
             let before = dispatches.len();
             self.node(node, &mut dispatches)?;
             let at = dispatches.len();
             let is_whole = dispatches[before..].iter().all(|dispatch| dispatch.workgroups() > 0);
             assert!(is_whole, "a launch of {} has no workgroups", node.label);
-            match (&node.work, own.last_mut()) {
-                (Work::Lent(LentWork::Delegate { .. }), _) => own.push(at..at),
-                (Work::Lent(LentWork::Collect { .. }), Some(own)) => own.end = at,
-                _ => {}
+            if self.graph.handed_over(node).is_some() {
+                handed_at = at;
+            } else if let Work::Lent(LentWork::Collect { .. }) = node.work {
+                own.push(handed_at..at);
             }
         }
         Ok(Emitted { dispatches, own })
@@ -127,7 +127,7 @@ impl Emitter<'_> {
     fn piece(&self, id: ValueId, piece: usize) -> Span {
         let bytes = self.graph.value(id).bytes[piece] as u64;
         let (home, place) = self.graph.home(id);
-        let shared = || self.loans.expect("a Plan that is lent has memory for a partner");
+        let shared = || self.loans.expect("a Plan with a guest has memory for it");
         match place {
             Home::Host(input) => return Span { address: self.inputs[input], bytes },
             Home::Handed(offset) => {
@@ -193,36 +193,22 @@ impl Emitter<'_> {
         match &node.work {
             Work::Attend(work) => out.push(self.attend(node, work)?),
             Work::Product(work) => self.product(node, work, out)?,
-            Work::Lent(work) => out.extend(self.lent(node, work)?),
+            Work::Lent(LentWork::Collect { .. }) => {}
+            Work::Lent(LentWork::Amend { exact, amended, .. }) => {
+                out.push(self.amend(node, *exact, *amended)?);
+            }
             _ => unreachable!("{} is described by its kernel", node.label),
         }
         Ok(())
     }
 
-    /// A copy of columns beside a partner. Nothing is launched where the host writes.
-    fn lent(&self, node: &Node, work: &LentWork) -> Result<Option<Dispatch>, GpuError> {
-        let most = self.graph.width.of(node.rows);
-        let all = self.row_count(node.rows);
-        let (parts, result, rows, row_count) = match work {
-            LentWork::Hand { source, handed } | LentWork::Delegate { source, handed } => {
-                (&[*source][..], *handed, most, all)
-            }
-            LentWork::Collect { .. } => return Ok(None),
-            LentWork::Amend { exact, amended, .. } => {
-                let rows = self.graph.value(*exact).rows;
-                (&[*exact][..], *amended, rows, self.frame.exact_count)
-            }
-            LentWork::Join { parts, result } => (&parts[..], *result, most, all),
-        };
-        let work = ElementWork::Join {
-            first: self.span(parts[0]),
-            second: parts.get(1).map(|&part| self.span(part)),
-            split: self.graph.value(parts[0]).columns,
-        };
-        let columns = self.graph.value(result).columns;
-        let extent = Extent { columns, rows, row_count };
-        let launch = ElementsLaunch { work, result: self.span(result), extent };
-        launch.dispatch(self.compiler, &node.label, node.step).map(Some)
+    /// Puts rows that are no bulk rows over those of the partner.
+    fn amend(&self, node: &Node, exact: ValueId, amended: ValueId) -> Result<Dispatch, GpuError> {
+        let Value { rows, columns, .. } = *self.graph.value(exact);
+        let work = ElementWork::Join { first: self.span(exact), second: None, split: columns };
+        let extent = Extent { columns, rows, row_count: self.frame.exact_count };
+        let launch = ElementsLaunch { work, result: self.span(amended), extent };
+        launch.dispatch(self.compiler, &node.label, node.step)
     }
 }
 

@@ -9,7 +9,7 @@ use trine_model::{Plan, WeightPlace, Width};
 use super::caches::cache_bytes;
 use super::frame::FrameLayout;
 use super::graph::{Graph, allocated};
-use super::loans::{LoanBytes, lent_keys};
+use super::loans::{lent_keys, loan_bytes};
 use super::lower::lower_lent;
 use super::passes::{Attended, PassKey};
 use super::sampler::sampler_bytes;
@@ -80,9 +80,7 @@ fn scratch(
         true => ChainMemory::most_bytes(launches) * keys.len() as u64,
         false => 0,
     };
-    let loans = lent.map(|lent| LoanBytes::of(lent, tokens));
-    let loans = loans.or_else(|| LoanBytes::of_aside(plan, widest));
-    let loans = loans.map_or([0; 3], LoanBytes::each);
+    let loans = loan_bytes(lent.unwrap_or(plan), widest);
     let rows_bytes = |id: trine_model::BufferId| {
         let buffer = plan.buffer(id);
         4 * (allocated(widest.of(buffer.rows)) * buffer.columns) as u64
@@ -92,7 +90,7 @@ fn scratch(
     let frame = FrameLayout::new(options).bytes as u64;
     let parts =
         host.chain([passes, selection.split_bytes(), frame, chains]).chain(top_bytes(outputs));
-    let parts = parts.chain(sampler_bytes(plan, outputs).into_iter().filter(|bytes| *bytes > 0));
-    let parts = parts.chain(loans.into_iter().filter(|bytes| *bytes > 0));
+    let others = sampler_bytes(plan, outputs).into_iter().chain(loans.into_iter().flatten());
+    let parts = parts.chain(others.filter(|bytes| *bytes > 0));
     parts.map(|bytes| blocks_bytes(bytes, &[bytes])).sum()
 }

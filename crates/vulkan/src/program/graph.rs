@@ -356,6 +356,12 @@ impl Graph {
         &self.values[id.0]
     }
 
+    /// Returns the rows that a launch hands over to a guest, if it does.
+    pub(super) fn handed_over(&self, node: &Node) -> Option<ValueId> {
+        let Work::Elements(ElementsLaunch { result, .. }) = node.work else { return None };
+        matches!(self.value(result).home, Home::Handed(_)).then_some(result)
+    }
+
     /// Returns how many launches read a value. A fetch of an output of the Plan counts too.
     pub(super) fn readers(&self, id: ValueId) -> usize {
         let launches = self.nodes.iter().filter(|node| node.work.reads(id)).count();

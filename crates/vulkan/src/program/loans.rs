@@ -1,12 +1,13 @@
-//! The host's part in passes beside a partner: it hands the partner the bulk rows that a submission
-//! has written, and writes the products for a later one.
+//! The host's part in passes beside a guest: it hands over the rows that a submission has written,
+//! and writes the guest's results for a later one.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
-use trine_backend::{BULK_ROWS, Batch, Lent, ProgramOptions};
-use trine_model::aside::{self, Pair};
-use trine_model::{BufferId, Op, Plan, Rows, Width};
+use trine_backend::{BULK_ROWS, BackendError, Batch, Hosted, Job, ProgramOptions};
+use trine_model::away::{Away, aways};
+use trine_model::{BufferId, Plan, Rows, Width};
 
 use super::graph::{Graph, Home, ValueId, Work, allocated};
 use super::lent::LentWork;
@@ -53,33 +54,27 @@ pub(super) fn least_lent(
     fitting.min_by_key(size).map(|(index, _)| index)
 }
 
-/// Returns the offset of a partner's product of `rows` rows after one that ends at `end`, and where
-/// it ends, in bytes.
-pub(super) fn place_after(end: usize, rows: usize, columns: usize) -> (usize, usize) {
-    let start = end.next_multiple_of(ALIGNMENT as usize);
-    (start, start + 4 * allocated(rows) * columns)
-}
-
-/// Returns the buffers whose rows are handed over: the input, the experts of each row, and their
-/// shares.
-pub(super) fn handed(plan: &Plan, pair: Pair) -> [BufferId; 3] {
-    let steps = [pair.gated, pair.sum].map(|index| &plan.steps[index].op);
-    let [Op::GatedExperts { input, chosen, .. }, Op::SumExperts { shares, .. }] = steps else {
-        unreachable!("these are the steps of a pair")
-    };
-    [*input, *chosen, *shares]
-}
-
-/// Returns where the rows of the three are in the memory that the host reads, in bytes, in a pass
-/// of up to `rows` rows, and where they end.
-pub(super) fn places(columns: [usize; 3], rows: usize) -> ([usize; 3], usize) {
+/// Returns where `rows` rows of buffers begin in memory that the host shares, one buffer after
+/// another, and where they end, in bytes.
+pub(super) fn places(plan: &Plan, ids: &[BufferId], rows: usize) -> (Vec<usize>, usize) {
     let mut end = 0;
-    let places = columns.map(|columns| {
-        let start = end;
-        end += (4 * allocated(rows) * columns).next_multiple_of(ALIGNMENT as usize);
+    let place = |id: &BufferId| {
+        let start = usize::next_multiple_of(end, ALIGNMENT as usize);
+        end = start + 4 * allocated(rows) * plan.buffer(*id).columns;
         start
+    };
+    (ids.iter().map(place).collect(), end)
+}
+
+/// Returns the bytes of memory for a guest in steps of up to `width`: of what the host reads for
+/// it, and of its results, which the host writes. `None` if no part of the Plan is for a guest.
+pub(super) fn loan_bytes(plan: &Plan, width: Width) -> Option<[u64; 2]> {
+    let each = aways(plan).into_iter().map(|away| {
+        let op = away.op(plan);
+        let rows = width.of(plan.rows(op));
+        [op.reads(), op.writes()].map(|ids| places(plan, &ids, rows).1 as u64)
     });
-    (places, end)
+    each.reduce(|most, other| [most[0].max(other[0]), most[1].max(other[1])])
 }
 
 /// The rows of the step in flight.
@@ -99,76 +94,21 @@ impl StepRows {
     }
 }
 
-/// Sizes in bytes of the memory between device, host and partner.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct LoanBytes {
-    /// Rows for the partner, which the host reads.
-    input: usize,
-    /// The partner's products, which the host writes.
-    output: usize,
-    /// The same as the partner gives them.
-    staged: usize,
-}
-
-impl LoanBytes {
-    /// Returns the sizes for the loans of a Plan in steps of up to `tokens` rows.
-    pub(super) fn of(plan: &Plan, tokens: usize) -> Self {
-        let mut most = Self::default();
-        for step in &plan.steps {
-            if let Op::Collect { input, products, .. } = &step.op {
-                let columns = products.iter().map(|product| plan.buffer(product.output).columns);
-                let end =
-                    columns.clone().fold(0, |end, columns| place_after(end, tokens, columns).1);
-                let row = 4 * plan.buffer(*input).columns;
-                most.input = most.input.max(allocated(tokens) * row);
-                most.output = most.output.max(end);
-                most.staged = most.staged.max(4 * tokens * columns.sum::<usize>());
-            }
-        }
-        most
-    }
-
-    /// Returns the sizes for the experts of a Plan that are with another device, in steps of up to
-    /// `width`; `None` if there are none.
-    pub(super) fn of_aside(plan: &Plan, width: Width) -> Option<Self> {
-        let mut most = Self::default();
-        let pairs = aside::aside(plan);
-        for pair in &pairs {
-            let columns = |id: BufferId| plan.buffer(id).columns;
-            let rows = width.of(plan.rows(&plan.steps[pair.sum].op));
-            let (_, end) = places(handed(plan, *pair).map(columns), rows);
-            let sums = columns(plan.steps[pair.sum].op.writes()[0]);
-            most.input = most.input.max(end);
-            most.output = most.output.max(place_after(0, rows, sums).1);
-        }
-        (!pairs.is_empty()).then_some(most)
-    }
-
-    /// Returns the sizes one by one.
-    pub(super) fn each(self) -> [u64; 3] {
-        [self.input, self.output, self.staged].map(|bytes| bytes as u64)
-    }
-}
-
-/// What another device computes in a pass.
+/// What a guest computes in a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Loan {
-    /// Index of the Plan's step that collects it.
-    pub(super) step: usize,
-    /// Which rows of the step these are.
-    pub(super) rows: Rows,
-    /// The number of the experts, if it is theirs.
-    pub(super) number: usize,
-    /// First value of each of the rows in the memory that the host reads, and its columns.
-    pub(super) handed: Vec<(usize, usize)>,
+    away: Away,
+    /// What its rows are.
+    rows: Rows,
+    /// First value of each input in the memory that the host reads, and its columns.
+    handed: Vec<(usize, usize)>,
     /// First value of each result in the memory that the host writes, and its columns.
-    pub(super) products: Vec<(usize, usize)>,
+    results: Vec<(usize, usize)>,
 }
 
 /// Returns the loans of a pass of a Plan, in their order.
 pub(super) fn loans(plan: &Plan, graph: &Graph) -> Vec<Loan> {
-    let pairs = aside::aside(plan);
-    let number = |step| pairs.iter().find(|pair| pair.sum == step).map_or(0, |pair| pair.number);
+    let aways = aways(plan);
     let place = |id: ValueId| {
         let value = graph.value(id);
         let (Home::Lent(offset) | Home::Handed(offset)) = value.home else {
@@ -176,27 +116,25 @@ pub(super) fn loans(plan: &Plan, graph: &Graph) -> Vec<Loan> {
         };
         (offset / 4, value.columns)
     };
-    let (mut loans, mut so_far) = (Vec::new(), Vec::new());
+    let (mut loans, mut handed_so_far) = (Vec::new(), Vec::new());
     for node in &graph.nodes {
-        match &node.work {
-            Work::Lent(LentWork::Hand { handed, .. } | LentWork::Delegate { handed, .. }) => {
-                so_far.push(place(*handed));
-            }
-            Work::Lent(LentWork::Collect { results }) => {
-                let products = results.iter().map(|&id| place(id)).collect();
-                let handed = std::mem::take(&mut so_far);
-                let (step, rows) = (node.step, node.rows);
-                loans.push(Loan { step, rows, number: number(step), handed, products });
-            }
-            _ => {}
+        handed_so_far.extend(graph.handed_over(node).map(place));
+        if let Work::Lent(LentWork::Collect { results }) = &node.work {
+            let away = aways.iter().find(|away| away.step == node.step);
+            loans.push(Loan {
+                away: *away.expect("what is collected is away"),
+                rows: node.rows,
+                handed: std::mem::take(&mut handed_so_far),
+                results: results.iter().map(|&id| place(id)).collect(),
+            });
         }
     }
     loans
 }
 
 /// Returns where submissions end for loans, and the meetings with the host. `own` has, for each
-/// loan, the dispatches between the one that writes rows for the partner and those that read its
-/// products; `cuts` are the ends that keep submissions short.
+/// loan, the dispatches between the last that writes rows for the guest and those that read its
+/// results; `cuts` are the ends that keep submissions short.
 pub(super) fn meetings(own: &[Range<usize>], cuts: &[usize]) -> (Vec<usize>, Vec<Meeting>) {
     let ends = own.iter().flat_map(|own| [own.start, own.end]);
     let mut all: Vec<usize> = cuts.iter().copied().chain(ends).collect();
@@ -211,95 +149,99 @@ pub(super) fn meetings(own: &[Range<usize>], cuts: &[usize]) -> (Vec<usize>, Vec
     (all, meetings)
 }
 
-/// Memory between device, host and another device.
+/// Memory between device, host and guest.
 pub(super) struct Loans {
-    /// Rows for the other device.
-    pub(super) input: Buffer,
+    /// Rows for the guest.
+    input: Buffer,
     /// What it has computed.
-    pub(super) output: Buffer,
-    /// A partner's products in memory that is fast to read.
-    staged: Vec<f32>,
-    /// The bulk rows of the step in flight.
-    bulk: Range<usize>,
-    /// All rows of the step in flight.
-    pub(super) step_rows: StepRows,
+    output: Buffer,
+    /// The rows of the step in flight.
+    pub(super) rows: StepRows,
 }
 
 impl Loans {
-    pub(super) fn new(gpu: &Arc<Gpu>, bytes: LoanBytes) -> Result<Self, GpuError> {
-        let [input, output, _] = bytes.each();
+    /// Allocates it with the sizes of [`loan_bytes`].
+    pub(super) fn new(gpu: &Arc<Gpu>, [input, output]: [u64; 2]) -> Result<Self, GpuError> {
         Ok(Self {
             input: gpu.allocate(input, Place::Readback, "rows for a partner")?,
             output: gpu.allocate(output, Place::Upload, "a partner's products")?,
-            staged: vec![0.0; bytes.staged / 4],
-            bulk: 0..0,
-            step_rows: StepRows::default(),
+            rows: StepRows::default(),
         })
     }
 
     /// Returns the bytes that it takes.
     pub(super) fn bytes(&self) -> u64 {
-        self.input.bytes() + self.output.bytes() + 4 * self.staged.len() as u64
+        self.input.bytes() + self.output.bytes()
     }
 
-    /// Returns the addresses of the rows for the partner and of its products.
+    /// Returns the addresses of the rows for the guest and of its results.
     pub(super) fn addresses(&self) -> [u64; 2] {
         [self.input.address(), self.output.address()]
-    }
-
-    /// Notes the rows of a checked batch.
-    pub(super) fn expect(&mut self, batch: &Batch<'_>) {
-        let rows = batch.tokens.len();
-        self.bulk = batch.bulk_from.min(rows)..rows;
-        self.step_rows = StepRows::of(batch);
     }
 }
 
 /// The host during a pass.
 pub(super) struct Table<'a> {
-    pub(super) loans: &'a mut Loans,
+    pub(super) loans: &'a Loans,
     pub(super) of_pass: &'a [Loan],
-    /// The Plan that is lent.
-    pub(super) plan: &'a Plan,
-    pub(super) lent: &'a Lent,
-    /// Whether the partner has begun what was delegated last.
-    pub(super) has_begun: bool,
+    pub(super) guest: &'a Hosted,
+    /// The time of each step of the Plan in seconds, if they are measured.
+    pub(super) profile: Option<&'a mut [f64]>,
+    /// Why the guest has not computed what was handed over.
+    pub(super) failure: Option<BackendError>,
+}
+
+impl Table<'_> {
+    /// Calls `turn` with the job of a meeting and the job's first row in the step, and notes why it
+    /// fails. Without rows there is no job.
+    fn meet(
+        &mut self,
+        meeting: usize,
+        turn: impl FnOnce(&Job<'_>, usize) -> Result<(), BackendError>,
+    ) {
+        let Loan { away, rows, handed, .. } = &self.of_pass[meeting];
+        let StepRows { tokens, outputs, exact } = self.loans.rows;
+        let (rows, exact) = match rows {
+            Rows::Outputs => (0..outputs, outputs),
+            Rows::Tokens | Rows::Soft if away.is_whole => (0..tokens, exact),
+            Rows::Tokens | Rows::Soft => (exact..tokens, 0),
+        };
+        if rows.is_empty() {
+            return;
+        }
+        let values = |(first, columns): &(usize, usize)| {
+            self.loans.input.values(first + rows.start * columns, rows.len() * columns)
+        };
+        let inputs: Vec<&[f32]> = handed.iter().map(values).collect();
+        let job = Job { number: away.job, inputs: &inputs, rows: rows.len(), exact };
+        self.failure = turn(&job, rows.start).err();
+    }
 }
 
 impl Host for Table<'_> {
     fn begin(&mut self, meeting: usize) {
-        let Op::Collect { input, products, .. } = &self.plan.steps[self.of_pass[meeting].step].op
-        else {
-            unreachable!("loans are collected")
-        };
-        let columns = self.plan.buffer(*input).columns;
-        let Loans { input, bulk, .. } = &*self.loans;
-        let rows = input.values(bulk.start * columns, bulk.len() * columns);
-        let weights: Vec<_> = products.iter().map(|product| product.weight).collect();
-        self.has_begun = self.lent.begin(rows, &weights);
+        let guest = self.guest;
+        self.meet(meeting, |job, _| guest.begin(job));
     }
 
     fn end(&mut self, meeting: usize, is_idle: &dyn Fn() -> bool) -> bool {
-        if !std::mem::take(&mut self.has_begun) {
+        if self.failure.is_some() {
             return false;
         }
-        let Loans { output, staged, bulk, .. } = &mut *self.loans;
-        let products = &self.of_pass[meeting].products;
-        let mut rest = &mut staged[..];
-        let mut parts: Vec<&mut [f32]> = Vec::with_capacity(products.len());
-        for (_, columns) in products {
-            let (part, others) = rest.split_at_mut(bulk.len() * columns);
-            parts.push(part);
-            rest = others;
+        let (guest, output) = (self.guest, &self.loans.output);
+        let Loan { away, results, .. } = &self.of_pass[meeting];
+        let start = Instant::now();
+        self.meet(meeting, |job, first_row| {
+            guest.finish(job, is_idle, &mut |index, rows| {
+                let (first, columns) = results[index];
+                let offset = 4 * (first + first_row * columns);
+                output.write(offset as u64, bytemuck::cast_slice(rows));
+            })
+        });
+        if let Some(profile) = &mut self.profile {
+            profile[away.step] += start.elapsed().as_secs_f64();
         }
-        if !self.lent.finish_beside(&mut parts, is_idle) {
-            return false;
-        }
-        for ((first, columns), part) in products.iter().zip(&parts) {
-            let offset = 4 * (first + bulk.start * columns);
-            output.write(offset as u64, bytemuck::cast_slice(part));
-        }
-        true
+        self.failure.is_none()
     }
 }
 

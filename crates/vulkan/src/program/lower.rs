@@ -4,7 +4,8 @@
 //! that takes an operand is preceded by a launch that converts its rows. [`rules`] then let
 //! neighbours take over each other's work.
 
-use trine_model::{BufferId, Goal, Op, Plan, Product, Rope, Rows, Term, WeightId, Width};
+use trine_model::away::{Away, aways};
+use trine_model::{BufferId, Goal, Op, Plan, Product, Rope, Rows, Step, Term, WeightId, Width};
 
 use super::frame::tile_rows;
 use super::graph::{
@@ -12,7 +13,7 @@ use super::graph::{
     ValueId, Work,
 };
 use super::lent::LentWork;
-use super::loans::place_after;
+use super::loans::places;
 use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
@@ -111,7 +112,7 @@ pub(super) fn translate(
         plan,
         goal,
         exact,
-        serving,
+        serving: &serving,
         selection,
         graph,
         current,
@@ -122,9 +123,14 @@ pub(super) fn translate(
         let value = lowering.like(input.buffer, Home::Host(index));
         lowering.current[input.buffer.0] = Some(value);
     }
+    let is_wanted = |step: usize| serving[step] && width.of(plan.rows(&plan.steps[step].op)) > 0;
+    let aways = aways(plan);
     for (index, step) in plan.steps.iter().enumerate() {
+        let mut begun = aways.iter().filter(|away| away.begin == index && is_wanted(away.step));
+        // The rows are handed over at the end of the step before.
+        begun.try_for_each(|away| lowering.hand_over(away))?;
         lowering.step = index;
-        if lowering.serving[index] && width.of(plan.rows(&step.op)) > 0 {
+        if is_wanted(index) {
             lowering.op(&step.op)?;
         }
     }
@@ -143,7 +149,7 @@ struct Lowering<'a> {
     /// The first rows that may be no bulk rows.
     exact: usize,
     /// The steps that serve the goal.
-    serving: Vec<bool>,
+    serving: &'a [bool],
     selection: &'a Selection,
     graph: Graph,
     /// The value that each buffer holds at this step; `None` before the first one.
@@ -165,9 +171,7 @@ impl Lowering<'_> {
             | Op::Search { .. } => {
                 self.experts(op)?;
             }
-            Op::Delegate { input, .. } => self.delegate(input)?,
-            Op::Collect { input, ref products, .. } => self.collect(input, products)?,
-            Op::Join { ref parts, output } => self.join(parts, output)?,
+            Op::Away { ref steps } => self.collect(op, steps)?,
             Op::Embed { table, scale, output } => {
                 self.embed(table, scale, 0, output);
             }
@@ -201,6 +205,7 @@ impl Lowering<'_> {
             | Op::Pool { .. }
             | Op::Insert { .. }
             | Op::Clamp { .. }
+            | Op::Join { .. }
             | Op::Scale { .. } => self.element_op(op)?,
             Op::Select { input, output } => self.select(input, output)?,
             Op::Cutoff { buffer, deviations } => {
@@ -321,6 +326,13 @@ impl Lowering<'_> {
                 let (id, frame, target) = (target, Numbers::Frame, old);
                 self.elements(id, ElementWork::Insert { source, frame, target }, result);
             }
+            Op::Join { ref parts, output } => {
+                let first = self.rows(parts[0])?;
+                let second = parts.get(1).map(|&part| self.rows(part)).transpose()?;
+                let split = self.graph.value(first).columns;
+                let result = self.fresh(output);
+                self.elements(output, ElementWork::Join { first, second, split }, result);
+            }
             Op::Scale { input, weight, output } => {
                 let source = self.rows(input)?;
                 let result = self.fresh(output);
@@ -354,7 +366,7 @@ impl Lowering<'_> {
 
     fn select(&mut self, input: BufferId, output: BufferId) -> Result<(), GpuError> {
         let source = self.rows(input)?;
-        let later = self.plan.steps.iter().zip(&self.serving).skip(self.step + 1);
+        let later = self.plan.steps.iter().zip(self.serving).skip(self.step + 1);
         let is_last = !self.plan.outputs_of(self.goal).contains(&input)
             && !later
                 .filter(|(_, serves)| **serves)
@@ -456,43 +468,50 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn delegate(&mut self, input: BufferId) -> Result<(), GpuError> {
-        let source = self.rows(input)?;
-        let handed = self.like(input, Home::Handed(0));
-        self.push(Rows::Tokens, Work::Lent(LentWork::Delegate { source, handed }));
+    /// Hands the rows that a guest reads to the host.
+    fn hand_over(&mut self, away: &Away) -> Result<(), GpuError> {
+        let op = away.op(self.plan);
+        let (inputs, label) = (op.reads(), &self.plan.steps[away.step].label);
+        let (places, _) = places(self.plan, &inputs, self.count(inputs[0]));
+        for (id, place) in inputs.iter().zip(places) {
+            let (first, result) = (self.rows(*id)?, self.like(*id, Home::Handed(place)));
+            let split = self.graph.value(first).columns;
+            let work = ElementWork::Join { first, second: None, split };
+            let work = Work::Elements(ElementsLaunch { work, result, extent: () });
+            let (step, rows, label) = (self.step, self.rows_of(*id), label.clone());
+            self.graph.nodes.push(Node { step, label, rows, work });
+        }
         Ok(())
     }
 
-    fn join(&mut self, parts: &[BufferId], output: BufferId) -> Result<(), GpuError> {
-        let parts = parts.iter().map(|&part| self.rows(part)).collect::<Result<_, _>>()?;
-        let result = self.fresh(output);
-        self.push(self.rows_of(output), Work::Lent(LentWork::Join { parts, result }));
-        Ok(())
-    }
-
-    /// Adds the products of a partner. Those of rows that are no bulk rows are the device's: it
-    /// computes them meanwhile.
-    fn collect(&mut self, input: BufferId, products: &[Product]) -> Result<(), GpuError> {
-        let (mut results, mut amends, mut end) = (Vec::new(), Vec::new(), 0);
-        for Product { weight, output } in products {
-            let columns = self.plan.buffer(*output).columns;
-            let (start, after) = place_after(end, self.count(*output), columns);
-            end = after;
-            let value = self.like(*output, Home::Lent(start));
-            self.current[output.0] = Some(value);
+    /// Adds what a guest computes. A partner's products of rows that are no bulk rows are the
+    /// device's: it computes them meanwhile.
+    fn collect(&mut self, op: &Op, steps: &[Step]) -> Result<(), GpuError> {
+        let (outputs, rows) = (op.writes(), self.plan.rows(op));
+        let (places, _) = places(self.plan, &outputs, self.graph.width.of(rows));
+        let mut results = Vec::new();
+        for (id, place) in outputs.iter().zip(places) {
+            let value = self.like(*id, Home::Lent(place));
+            self.current[id.0] = Some(value);
             results.push(value);
-            if self.exact > 0 {
-                let exact = self.graph.fresh_rows(self.exact, columns, Home::Own);
+        }
+        let (mut amends, exact_rows) = (Vec::new(), self.exact);
+        for step in steps.iter().filter(|_| exact_rows > 0) {
+            let Op::MatMul { input, products } = &step.op else {
+                unreachable!("a partner computes products")
+            };
+            for Product { weight, output } in products {
+                let columns = self.plan.buffer(*output).columns;
+                let exact = self.graph.fresh_rows(exact_rows, columns, Home::Own);
                 let joint = Joint::of(self.plan, *weight);
-                self.product_of(input, self.exact, joint, |_| Output::Parts(vec![exact]))?;
-                amends.push((*output, exact, value));
+                self.product_of(*input, exact_rows, joint, |_| Output::Parts(vec![exact]))?;
+                amends.push((*output, exact));
             }
         }
-        self.push(Rows::Tokens, Work::Lent(LentWork::Collect { results }));
-        for (output, exact, results) in amends {
-            let amended = self.like(output, Home::Of(results));
-            self.current[output.0] = Some(amended);
-            self.push(Rows::Tokens, Work::Lent(LentWork::Amend { exact, results, amended }));
+        self.push(rows, Work::Lent(LentWork::Collect { results }));
+        for (output, exact) in amends {
+            let (results, amended) = self.changed(output)?;
+            self.push(rows, Work::Lent(LentWork::Amend { exact, results, amended }));
         }
         Ok(())
     }

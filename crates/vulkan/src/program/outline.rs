@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use trine_backend::rates::Work;
 use trine_backend::{
-    BULK_ROWS, BackendError, DeviceMemory, Memory, MemoryKind, Partner, ProgramOptions, delegated,
+    BULK_ROWS, BackendError, DeviceMemory, Memory, MemoryKind, Partner, ProgramOptions,
 };
 use trine_model::lend::lend;
-use trine_model::{Plan, Width, Workload, aside, gather};
+use trine_model::{Plan, Width, Workload, away, gather};
 
 use super::catalogue::{Catalogued, catalogue};
 use super::forecast;
@@ -45,12 +45,12 @@ impl Outline {
     /// Returns a gathered Plan with what a partner takes of it lent; `None` if there is nothing,
     /// or no step of a Program with these options is wide enough.
     pub(crate) fn lend(&self, plan: &Plan, options: &ProgramOptions) -> Option<Plan> {
-        // A pass meets the host for one other device.
-        let is_alone = aside::aside(plan).is_empty();
+        // A pass meets the host for one guest.
+        let is_alone = away::aways(plan).is_empty();
         let is_wide = options.width.tokens > BULK_ROWS;
         let partner = self.partner.as_ref().filter(|_| is_wide && is_alone)?;
         let lent = lend(plan.clone(), &|weight| partner.kept(weight));
-        Some(lent).filter(|lent| !delegated(lent).is_empty())
+        Some(lent).filter(|lent| !away::aways(lent).is_empty())
     }
 
     /// The device's capabilities.
@@ -84,7 +84,8 @@ impl Outline {
         let lent = self.lend(&plan, options);
         let mut memory = forecast::memory(&self.capabilities, &plan, lent.as_ref(), options, &keys);
         if let (Some(lent), Some(partner)) = (&lent, &self.partner) {
-            let bytes = delegated(lent).into_iter().map(|id| partner.bytes(lent.weight(id)));
+            let ids = away::weights(lent).into_iter().flatten();
+            let bytes = ids.map(|id| partner.bytes(lent.weight(id)));
             memory.weights = bytes.fold(memory.weights, u64::saturating_add);
         }
         memory

@@ -118,8 +118,9 @@ impl<'a> Printed<'a> {
     fn place(&self, id: ValueId) -> String {
         match self.graph.value(id).home {
             Home::Of(before) => format!(" over {}", self.number(before)),
-            Home::Lent(_) => " of the partner".to_owned(),
-            Home::Own | Home::Host(_) | Home::Handed(_) => String::new(),
+            Home::Handed(_) => " for the guest".to_owned(),
+            Home::Lent(_) => " of the guest".to_owned(),
+            Home::Own | Home::Host(_) => String::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! are packed, which kernel multiplies them, and which operand it takes. A file may store every
 //! matrix in a different format, so an operation of a Plan can have several joints.
 
-use trine_model::{Op, Plan, WeightId, WeightPlace};
+use trine_model::{Op, Plan, WeightId};
 
 use crate::capabilities::Capabilities;
 use crate::kernels::matmul::MatmulShape;
@@ -67,9 +67,6 @@ impl Joint {
             Op::Search { clusters, .. } => vec![clusters.weight],
             _ => Vec::new(),
         };
-        if ids.iter().any(|id| plan.weight(*id).place == WeightPlace::Aside) {
-            return Vec::new();
-        }
         let in_fragments = lie_in_fragments(capabilities, plan, op, &ids);
         let own = |id| {
             let own = Self::of(plan, id);

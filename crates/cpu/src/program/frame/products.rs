@@ -1,12 +1,14 @@
 //! The matrix products of a frame: their inputs in 8-bit terms, their chunks, and the part of a
-//! partner.
+//! guest.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use trine_model::{BufferId, Product, WeightId};
+use trine_backend::Job;
+use trine_model::away::Away;
+use trine_model::{BufferId, Op, Product, WeightId};
 
-use super::super::fixed::ThreadState;
+use super::super::fixed::{Fixed, ThreadState};
 use super::super::terms::{InputRows, quantize_terms};
 use super::{Frame, PANELS_MAX};
 use crate::matmul::{MatmulInput, MatrixSlice};
@@ -161,35 +163,66 @@ impl Frame<'_> {
         even.max(least).clamp(1, PANELS_MAX)
     }
 
-    /// Has the partner begin the products of the bulk rows.
-    pub(super) fn delegate(&self, input: BufferId, weights: &[WeightId]) {
-        let Some(lent) = &self.fixed.lent else { return };
-        let rows = self.input_rows(input);
-        let all = self.whole(input, rows.rows);
-        let columns = self.columns(input);
-        // SAFETY: an earlier phase wrote the input.
-        let bulk = unsafe { all.read(rows.bulk().start * columns..all.len()) };
-        self.delegated.store(lent.begin(bulk, weights), Ordering::Relaxed);
+    /// Has the guest begin what it can begin before a step.
+    pub(super) fn begin_away(&self, step: usize) {
+        let Fixed { guest, aways, serving, .. } = self.fixed;
+        let away = aways.iter().find(|away| away.begin == step);
+        let Some((guest, away)) = guest.as_ref().zip(away) else { return };
+        let is_wanted = serving[&self.batch.goal][away.step] && guest.is_open();
+        let begin = |job: &Job<'_>| job.rows > 0 && guest.begin(job).is_ok();
+        self.is_away.store(is_wanted && self.with_job(away, begin), Ordering::Relaxed);
     }
 
-    /// Waits for the partner's products of the bulk rows.
-    pub(super) fn collect(&self, input: BufferId, products: &[Product]) {
-        let Some(lent) = &self.fixed.lent else { return };
-        let bulk = self.input_rows(input).bulk();
-        let output = |product: &Product| {
-            let (start, columns) =
-                (self.fixed.offset(product.output), self.columns(product.output));
-            // SAFETY: this unit is the only one of its phase, and outputs do not overlap.
-            unsafe { self.memory.write(start + bulk.start * columns..start + bulk.end * columns) }
+    /// Waits for the guest's results of a step.
+    pub(super) fn finish_away(&self, step: usize) {
+        let Fixed { guest, aways, facts, .. } = self.fixed;
+        let away = aways.iter().find(|away| away.step == step);
+        let Some((guest, away)) = guest.as_ref().zip(away) else { return };
+        let outputs = away.op(&facts.plan).writes();
+        let mut give = |index: usize, rows: &[f32]| {
+            let output = self.bulk(outputs[index]);
+            // SAFETY: this unit is the only one of its phase.
+            unsafe { self.memory.write(output) }.copy_from_slice(rows);
         };
-        let mut outputs: Vec<&mut [f32]> = products.iter().map(output).collect();
-        self.delegated.store(lent.finish(&mut outputs), Ordering::Relaxed);
+        let is_done = self.with_job(away, |job| guest.finish(job, &|| true, &mut give).is_ok());
+        self.is_away.store(is_done, Ordering::Relaxed);
     }
 
-    /// Returns the rows of what was delegated that are computed here.
-    pub(super) fn rows_left(&self, input: BufferId) -> InputRows {
-        let rows = self.input_rows(input);
-        if self.delegated.load(Ordering::Relaxed) { rows.without_bulk() } else { rows }
+    /// Calls `then` with the bulk rows that a guest computes.
+    fn with_job(&self, away: &Away, then: impl FnOnce(&Job<'_>) -> bool) -> bool {
+        let plan = &self.fixed.facts.plan;
+        let op = away.op(plan);
+        // SAFETY: earlier phases wrote the inputs.
+        let input = |id| unsafe { self.memory.read(self.bulk(id)) };
+        let inputs: Vec<&[f32]> = op.reads().into_iter().map(input).collect();
+        let rows = InputRows::of(self.batch, plan.rows(op)).bulk().len();
+        then(&Job { number: away.job, inputs: &inputs, rows, exact: 0 })
+    }
+
+    /// Returns the place of a buffer's bulk rows.
+    fn bulk(&self, id: BufferId) -> Range<usize> {
+        let (start, columns, rows) =
+            (self.fixed.offset(id), self.columns(id), self.input_rows(id).bulk());
+        start + rows.start * columns..start + rows.end * columns
+    }
+
+    /// Returns the input and the products of a [`Op::MatMul`], or of one that is [`Op::Away`] and
+    /// what is left of it, with the part of the product that a phase computes.
+    pub(super) fn products_of<'b>(
+        &self,
+        op: &'b Op,
+        part: usize,
+    ) -> ((BufferId, InputRows), &'b [Product], usize) {
+        match op {
+            Op::MatMul { input, products } => ((*input, self.input_rows(*input)), products, part),
+            // Its first phase waits for the guest.
+            Op::Away { steps } => {
+                let ((input, rows), products, part) = self.products_of(&steps[0].op, part - 1);
+                let is_away = self.is_away.load(Ordering::Relaxed);
+                ((input, if is_away { rows.without_bulk() } else { rows }), products, part)
+            }
+            other => unreachable!("{} has no products of its own", other.name()),
+        }
     }
 
     /// Multiplies a chunk of the rows and of the panels of several matrices. The panels are

@@ -1,11 +1,8 @@
 //! Operations of experts.
 
-use trine_model::aside;
-use trine_model::{BufferId, ExpertMatrix, Op, Routes, Rows, WeightId, WeightPlace};
+use trine_model::{BufferId, ExpertMatrix, Op, Routes, Rows, WeightId};
 
 use super::super::graph::{Form, Home, Ids, Made, OperandValue, ValueId, Work};
-use super::super::lent::LentWork;
-use super::super::loans::{handed, places};
 use super::Lowering;
 use crate::error::GpuError;
 use crate::kernels::elements::ElementWork;
@@ -59,16 +56,6 @@ impl Lowering<'_> {
                     extent: (),
                 };
                 self.push(rows, Work::Choose(launch));
-                Ok(())
-            }
-            Op::GatedExperts { gate_and_up: [gate, _], .. } if self.is_aside(gate.weight) => {
-                self.hand_over()
-            }
-            Op::SumExperts { down, output, .. } if self.is_aside(down.weight) => {
-                let sums = self.like(output, Home::Lent(0));
-                self.current[output.0] = Some(sums);
-                let work = LentWork::Collect { results: vec![sums] };
-                self.push(self.rows_of(output), Work::Lent(work));
                 Ok(())
             }
             Op::GatedExperts { input, chosen, gate_and_up, output } => {
@@ -128,30 +115,6 @@ impl Lowering<'_> {
             extent: (),
         };
         self.push(self.rows_of(output), Work::Clusters(launch));
-        Ok(())
-    }
-
-    fn is_aside(&self, id: WeightId) -> bool {
-        self.plan.weight(id).place == WeightPlace::Aside
-    }
-
-    /// Hands the rows of the step's experts to the host, with the experts of each and their shares.
-    fn hand_over(&mut self) -> Result<(), GpuError> {
-        let pair = aside::aside(self.plan).into_iter().find(|pair| pair.gated == self.step);
-        let pair = pair.expect("a Plan with matrices of experts aside has them in pairs");
-        let handed = handed(self.plan, pair);
-        let rows = self.rows_of(handed[0]);
-        let most = self.count(handed[0]);
-        let (places, _) = places(handed.map(|id| self.plan.buffer(id).columns), most);
-        for (index, (id, place)) in handed.into_iter().zip(places).enumerate() {
-            let source = self.rows(id)?;
-            let handed = self.like(id, Home::Handed(place));
-            let work = match index + 1 == places.len() {
-                true => LentWork::Delegate { source, handed },
-                false => LentWork::Hand { source, handed },
-            };
-            self.push(rows, Work::Lent(work));
-        }
         Ok(())
     }
 

@@ -419,7 +419,7 @@ fn the_device_multiplies_while_its_partner_does() {
                 let (mut is_lent, mut own, mut met) = (false, 0, 0);
                 for (index, node) in graph.nodes.iter().enumerate() {
                     match &node.work {
-                        Work::Lent(LentWork::Delegate { .. }) => (is_lent, own) = (true, 0),
+                        _ if graph.handed_over(node).is_some() => (is_lent, own) = (true, 0),
                         Work::Lent(LentWork::Collect { results }) => {
                             let least = 1 + results.len() * usize::from(exact > 0);
                             assert!(own >= least, "{own} of {least}, {exact}: {listing}");
