@@ -294,6 +294,7 @@ pub fn layer_choice(layers: Option<usize>) -> LayerChoice {
 }
 
 /// A device, ready to load models.
+#[derive(Clone)]
 pub struct Opened {
     /// The device.
     pub device: Arc<dyn Device>,
@@ -363,6 +364,11 @@ impl Opened {
             true => Arc::clone(&self.device),
             false => Arc::new(CpuDevice::new(Some(self.threads), None)?),
         })
+    }
+
+    /// Returns whether a number of layers was chosen that its GPUs run.
+    pub(crate) fn has_chosen_layers(&self) -> bool {
+        !self.gpus.is_empty() && matches!(self.layers, LayerChoice::Exactly(1..))
     }
 
     /// Returns the device that can have a partner for prompts: the processor, or a single GPU.

@@ -5,9 +5,9 @@ mod attached;
 mod choice;
 
 use anyhow::{Context, Result, anyhow, bail};
-use trine_backend::{Device, Facts, Memory, placement};
+use trine_backend::{Demand, Device, Facts, Memory, placement};
 use trine_engine::{Drafter, Drafts, EngineOptions, GUESSES_MAX, ModelDrafter, ReadingDrafter};
-use trine_model::{KvType, Model, Weight, Workload, names};
+use trine_model::{KvType, Model, Plan, Weight, Workload, names};
 use trine_text::Tokenizer;
 
 use crate::device::{DeviceChoice, GpuOptions, Opened};
@@ -20,7 +20,7 @@ use crate::options::Options;
 use crate::vocabulary::tokenizer;
 use crate::words;
 
-pub use attached::{Attached, loses};
+pub use attached::{Attached, Attempts};
 pub use choice::{DraftChoice, DraftOptions};
 
 /// The most rows for guesses in a step of several sequences. The logits of a row take 1 MB with a
@@ -238,30 +238,39 @@ impl Drafting {
         if self.is_off() { 0 } else { (sequences * GUESSES_MAX).min(ROWS_MAX) }
     }
 
+    /// Opens the device that a draft model is to have for itself, if one is chosen. Returns neither
+    /// if this machine does not have it, with a warning.
+    ///
+    /// # Errors
+    /// Returns an error instead of the warning for a draft model that has to fit the model.
+    pub fn with_device(
+        &self,
+        library: &ModelLibrary,
+        draft: Option<Draft>,
+        settings: &Options,
+    ) -> Result<(Option<Draft>, Option<Opened>)> {
+        let Some(device) = self.device().filter(|_| draft.is_some()) else {
+            return Ok((draft, None));
+        };
+        let opened = self.or_none(library, open(library, device, settings).map(Some))?;
+        Ok((draft.filter(|_| opened.is_some()), opened))
+    }
+
     /// Loads what guesses for a model. It comes before the model, so that the model's placement
     /// sees the memory that is left. `sizes` are the sequences at once and the most rows of a step.
     ///
     /// # Errors
-    /// Returns an error if a draft model that has to fit the model does not, or cannot be loaded.
+    /// Returns an error if a draft model that has to fit the model cannot be loaded.
     pub fn load(
         &self,
         library: &ModelLibrary,
-        source: &Source,
-        model: &Model,
+        draft: Option<&Draft>,
         settings: &Options,
         sizes: (usize, usize),
-        opened: &Opened,
+        device: &dyn Device,
     ) -> Result<Guessing> {
-        if self.is_off() {
-            return Ok(Guessing::default());
-        }
-        let load = |draft: Draft| draft.load(library, self.device(), settings, sizes, opened);
-        let found = self.open(library, source, model, settings);
-        let model = match self.or_none(library, found)?.map(load) {
-            None => None,
-            Some(loaded) => self.or_none(library, loaded.map(Some))?,
-        };
-        Ok(Guessing { lookup: true, model })
+        let loaded = draft.map(|draft| draft.load(settings, sizes, device)).transpose();
+        Ok(Guessing { lookup: !self.is_off(), model: self.or_none(library, loaded)? })
     }
 
     /// Warns of a draft model that cannot guess, unless it has to.
@@ -396,6 +405,15 @@ impl Draft {
         }
     }
 
+    /// Returns its Plan and sizes for placement.
+    ///
+    /// # Errors
+    /// As [`EngineOptions::demand_of`].
+    pub fn needs(&self, settings: &Options, sizes: (usize, usize)) -> Result<(Plan, Demand)> {
+        let options = self.options(settings, sizes);
+        Ok((options.plan(&self.model), options.demand_of(&self.model)?))
+    }
+
     /// Returns a warning if a guess reads as much as a token of the model does.
     fn is_too_large(&self, name: &str, model: &Model, kv: KvType) -> Option<String> {
         let read = |model: &Model| model.plan().cost(Workload::decode(1, 0, kv)).weight_bytes;
@@ -413,25 +431,19 @@ impl Draft {
         })
     }
 
-    /// Loads it. Without a device of its own it is where the model is.
     fn load(
-        self,
-        library: &ModelLibrary,
-        device: Option<&DeviceChoice>,
+        &self,
         settings: &Options,
         sizes: (usize, usize),
-        opened: &Opened,
+        device: &dyn Device,
     ) -> Result<(DraftFacts, ModelDrafter)> {
-        let own = device.map(|device| open(library, device, settings)).transpose()?;
-        let device = device_of(own.as_ref(), settings, opened);
-        let options = self.options(settings, sizes);
-        let demand = options.demand_of(&self.model)?;
-        let loaded = placement::load(&self.model, &options.plan(&self.model), device, &demand, &[]);
+        let (plan, demand) = self.needs(settings, sizes)?;
+        let loaded = placement::load(&self.model, &plan, device, &demand, &[]);
         let (program, _) = loaded.with_context(|| self.not_loaded(device))?;
         let memory = program.memory();
         let Facts { device, .. } = program.facts();
         let gpu_bytes = program.facts().gpu_bytes(&memory);
-        let (source, device) = (self.source, device.clone());
+        let (source, device) = (self.source.clone(), device.clone());
         let facts =
             DraftFacts { source, device, memory, gpu_bytes, is_found: false, is_part: false };
         Ok((facts, ModelDrafter::new(program)))
@@ -455,28 +467,6 @@ impl Draft {
 pub fn open(library: &ModelLibrary, device: &DeviceChoice, settings: &Options) -> Result<Opened> {
     let gpu = GpuOptions { option: "--draft-device", ..GpuOptions::tuned(settings.tune.into()) };
     device.open(library, settings.threads, None, gpu)
-}
-
-/// Returns the device of a draft model: one of its own, or where the model is, on its first GPU if
-/// there are several or the processor runs layers too. Each guess reads all of it and waits for the
-/// one before, so that it should not be spread over several, and should not wait for the processor.
-pub fn device_of<'a>(
-    own: Option<&'a Opened>,
-    settings: &Options,
-    opened: &'a Opened,
-) -> &'a dyn Device {
-    match (own, opened.gpus.first()) {
-        (Some(own), _) => own.device.as_ref(),
-        (None, Some(gpu)) if is_on_first_gpu(settings, opened) => gpu.as_ref(),
-        (None, _) => opened.device.as_ref(),
-    }
-}
-
-/// Returns whether a draft model without a device of its own is on the first of the model's GPUs
-/// only.
-pub fn is_on_first_gpu(settings: &Options, opened: &Opened) -> bool {
-    let has_layers = settings.gpu_layers.is_some_and(|layers| layers > 0);
-    opened.gpus.len() > 1 || !opened.gpus.is_empty() && has_layers
 }
 
 /// The control tokens that begin a turn of a conversation. Those that end one are end ids.
@@ -579,10 +569,11 @@ mod tests {
         let width = Width { tokens: 1, outputs: 1 };
         let options =
             ProgramOptions { width, kv: KvType::F16, context: 1, sequences: 1, blocks: 1 };
-        let plan = attached.model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
+        let (model, draft) = attached.first();
+        let plan = model.plan_for(Ends { drafts: true, ..Ends::LOGITS });
         let mut facts = Facts::new("its device".to_owned(), plan, options);
         let found = |facts: &Facts| {
-            let reading = attached.draft.clone().map(|draft| (draft, true));
+            let reading = draft.clone().map(|draft| (draft, true));
             Guessing { lookup: true, model: None }.split(reading, facts).1.unwrap()
         };
         let on_processor = found(&facts);

@@ -37,6 +37,7 @@ pub mod open_files;
 pub mod options;
 pub mod picture_file;
 pub mod placed;
+pub mod planner;
 pub mod preset;
 pub mod quantize;
 pub mod seeing;

@@ -2,6 +2,8 @@
 //! in a step.
 
 pub mod drafts;
+#[cfg(test)]
+pub(crate) mod plans;
 
 use std::sync::Arc;
 
@@ -12,8 +14,10 @@ use trine_backend::{
     BLOCK, BackendError, Demand, Device, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
     ProgramOptions,
 };
+use trine_model::lend::lend;
 use trine_model::{KvType, Plan, Width, aside};
 
+use crate::device::Opened;
 use crate::forecast::PREFILL;
 use crate::words;
 
@@ -109,10 +113,16 @@ pub struct Launches {
 }
 
 impl Placed {
-    /// Makes the result of a demand, on sites that are the processor and these GPUs, in this order.
-    pub fn new(placement: Placement, gpus: Vec<Arc<dyn Device>>, demand: &Demand) -> Self {
+    /// Makes the result of a demand on these devices.
+    pub fn new(mut placement: Placement, opened: &Opened, demand: &Demand) -> Self {
+        // A GPU has passes of its own for a partner.
+        if let Some(npu) = opened.npu.as_ref().filter(|_| opened.gpus.is_empty()) {
+            for part in &mut placement.parts {
+                part.plan = lend(part.plan.clone(), &|weight| npu.kept(weight));
+            }
+        }
         let longer = Some(demand.context()).filter(|&asked| asked > placement.options.context);
-        Self { placement, gpus, longer }
+        Self { placement, gpus: opened.gpus.clone(), longer }
     }
 
     /// Returns whether there is no memory for the context that was asked for.
@@ -267,17 +277,13 @@ impl Placed {
 
 #[cfg(test)]
 mod tests {
+    use trine_backend::placement::decide;
     use trine_engine::EngineOptions;
-    use trine_model::{
-        AttentionKind, Config, ExpertsConfig, Family, Gates, Gemma4Config, LayerConfig, Rope,
-        Values, base_plan, fusion, narrow,
-    };
     use trine_vulkan::capabilities::{Capabilities, presets};
     use trine_weights::DType;
 
-    use super::drafts::here;
+    use super::plans::{plan, plan_with_experts, small_plan};
     use super::*;
-    use crate::draft::loses;
     use crate::forecast::absent;
 
     /// Places a Plan on a machine with a GPU and this memory.
@@ -288,90 +294,8 @@ mod tests {
         demand: &Demand,
     ) -> Placed {
         let opened = absent::machine(gpu, false, Some(bytes), layers);
-        here(&opened, opened.device.as_ref(), plan, demand, &[]).unwrap()
-    }
-
-    /// Returns Gemma 3 27B with all matrices in one format.
-    fn plan(dtype: DType) -> Plan {
-        let layer = |index: usize| {
-            let is_global = index % 6 == 5;
-            let local = AttentionKind::Local { window: 1024 };
-            LayerConfig {
-                attention: if is_global { AttentionKind::Global } else { local },
-                heads: 32,
-                kv_heads: 16,
-                head_dim: 128,
-                score_scale: 168f32.powf(-0.5),
-                rope: match is_global {
-                    true => Rope::full(1e6, 8.0),
-                    false => Rope::full(1e4, 1.0),
-                },
-                feed_forward: 21504,
-                values: Values::Plain,
-                experts: None,
-                output_scale: 1.0,
-                cutoff: None,
-                kv_owner: index,
-            }
-        };
-        let config = Config {
-            family: Family::Gemma3,
-            hidden: 5376,
-            vocabulary: 262_144,
-            context: 131_072,
-            norm_epsilon: 1e-6,
-            embedding_scale: 5376f32.sqrt(),
-            final_softcap: None,
-            layers: (0..62).map(layer).collect(),
-        };
-        let stored = |name: &str| if name.contains("norm") { DType::F32 } else { dtype };
-        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
-    }
-
-    /// Returns Gemma 4 26B-A4B with all matrices in one format.
-    fn plan_with_experts(dtype: DType) -> Plan {
-        let layer = |index: usize| {
-            let is_global = index % 6 == 5;
-            let local = AttentionKind::Local { window: 1024 };
-            LayerConfig {
-                attention: if is_global { AttentionKind::Global } else { local },
-                heads: 16,
-                kv_heads: if is_global { 2 } else { 8 },
-                head_dim: if is_global { 512 } else { 256 },
-                score_scale: 1.0,
-                rope: match is_global {
-                    true => Rope { pairs: Some(64), ..Rope::full(1e6, 1.0) },
-                    false => Rope::full(1e4, 1.0),
-                },
-                feed_forward: 2112,
-                values: if is_global { Values::Keys } else { Values::Normed },
-                experts: Some(ExpertsConfig {
-                    count: 128,
-                    used: 8,
-                    width: 704,
-                    gates: Gates::Joined,
-                    has_factors: true,
-                }),
-                output_scale: 0.5,
-                cutoff: None,
-                kv_owner: index,
-            }
-        };
-        let config = Config {
-            family: Family::Gemma4(Gemma4Config { inputs: None, sees_ahead: true }),
-            hidden: 2816,
-            vocabulary: 262_144,
-            context: 262_144,
-            norm_epsilon: 1e-6,
-            embedding_scale: 2816f32.sqrt(),
-            final_softcap: Some(30.0),
-            layers: (0..30).map(layer).collect(),
-        };
-        let stored = |name: &str| match name {
-            name if name.contains("norm") || name.contains("scale") => DType::F32,
-            _ => dtype,
-        };
-        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
+        let placement = decide(plan, opened.device.as_ref(), demand, &[]).unwrap();
+        Placed::new(placement, &opened, demand)
     }
 
     /// Experts leave a GPU with little memory before layers do, and layers only where nothing else
@@ -380,7 +304,7 @@ mod tests {
     fn experts_leave_before_layers() {
         let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
         let demand = options.demand(262_144).unwrap();
-        let plan = plan_with_experts(DType::Q4_0);
+        let plan = plan_with_experts(30, DType::Q4_0);
         let place = |capabilities: Capabilities, mib: u64, layers| {
             place_on((capabilities, mib << 20), &plan, layers, &demand)
         };
@@ -426,32 +350,6 @@ mod tests {
         }
     }
 
-    /// Less memory stands for a draft that takes some of it.
-    #[test]
-    fn a_draft_that_takes_the_room_of_experts_is_left_out() {
-        let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
-        let demand = options.demand(262_144).unwrap();
-        let plan = plan_with_experts(DType::Q4_0);
-        let [two, eight, twelve, all] = [1536, 8 << 10, 12 << 10, 24 << 10]
-            .map(|mib: u64| place_on((presets::h200(), mib << 20), &plan, None, &demand));
-        let reason = |with: &Placed, without: &Placed| {
-            loses::<BackendError>(Ok(with.placement()), Ok(without.placement()))
-        };
-        let of = |placed: &Placed| placed.placement().aside_layers(0).len();
-        let expected = |number: usize, others: &str| {
-            Some(format!(
-                "with it the GPU has no room for the experts of {number} layers, {others} without"
-            ))
-        };
-        let those = format!("those of {}", of(&twelve));
-        assert_eq!(reason(&eight, &twelve), expected(of(&eight), &those));
-        assert_eq!(reason(&twelve, &all), expected(of(&twelve), "none"));
-        let layers = reason(&two, &eight).unwrap();
-        assert!(layers.contains("one device"), "{layers}");
-        assert_eq!(reason(&eight, &eight), None);
-        assert_eq!(reason(&all, &twelve), None);
-    }
-
     const DEVICES: [(fn() -> Capabilities, u64); 3] =
         [(presets::h200, 139), (presets::radeon_780m, 32), (presets::software, 64)];
 
@@ -475,42 +373,6 @@ mod tests {
         }
     }
 
-    /// Returns Gemma 3 4B with all matrices in one format.
-    fn small_plan(dtype: DType) -> Plan {
-        let layer = |index: usize| {
-            let is_global = index % 6 == 5;
-            LayerConfig {
-                attention: match is_global {
-                    true => AttentionKind::Global,
-                    false => AttentionKind::Local { window: 1024 },
-                },
-                heads: 8,
-                kv_heads: 4,
-                head_dim: 256,
-                score_scale: 256f32.powf(-0.5),
-                rope: Rope::full(1e4, 1.0),
-                feed_forward: 10_240,
-                values: Values::Plain,
-                experts: None,
-                output_scale: 1.0,
-                cutoff: None,
-                kv_owner: index,
-            }
-        };
-        let config = Config {
-            family: Family::Gemma3,
-            hidden: 2560,
-            vocabulary: 262_144,
-            context: 131_072,
-            norm_epsilon: 1e-6,
-            embedding_scale: 2560f32.sqrt(),
-            final_softcap: None,
-            layers: (0..34).map(layer).collect(),
-        };
-        let stored = |name: &str| if name.contains("norm") { DType::F32 } else { dtype };
-        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
-    }
-
     /// What a server runs at once where nobody chooses: 8, and more where memory is left and all
     /// together are faster.
     #[test]
@@ -527,7 +389,7 @@ mod tests {
             let placed = place_on((gpu(), gib << 30), plan, None, &demand);
             (placed.placement.running, placed.placement.options.context)
         };
-        let [small, large] = [small_plan(DType::Q4_0), plan(DType::Q4_0)];
+        let [small, large] = [small_plan(34, DType::Q4_0), plan(DType::Q4_0)];
         for (plan, gpu, gib, expected) in [
             (&small, presets::h200 as fn() -> Capabilities, 139, 256),
             (&large, presets::h200, 139, 98),

@@ -5,23 +5,24 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::Builder;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use trine_backend::placement::PLACES_MAX;
-use trine_backend::{BackendError, Device, Facts, MemoryKind, Partner, Program, Share, placement};
+use trine_backend::{BackendError, Device, Facts, MemoryKind, Partner, Program, Share};
 use trine_engine::{Engine, EngineError, EngineOptions, Guess};
 use trine_model::{Model, Weight, Workload};
 use trine_weights::DType;
 
 use crate::device::{DeviceChoice, GpuOptions, Opened};
-use crate::draft::{Attached, DraftFacts, Drafting};
+use crate::draft::{Attached, Attempts, Draft, DraftFacts, Drafting, Guessing};
 use crate::forecast::PREFILL;
 use crate::library::{Decision, ModelLibrary};
 use crate::model_source::Source;
 use crate::options::{ContextFrom, Options};
+use crate::planner::{Asked, Devices, Places};
 use crate::tower::Wish;
-use crate::vision::{Seat, Vision};
+use crate::vision::{TowerPlacement, Vision};
 use crate::vocabulary::TextSide;
-use crate::{npu, words};
+use crate::{npu, vision, words};
 
 /// Most slots of a server that are kept because later prompts may begin like their sequences.
 const KEPT_MAX: usize = 8;
@@ -167,24 +168,6 @@ impl Session {
         decorate: impl Fn(Box<dyn Program>) -> Box<dyn Program>,
     ) -> Result<Self> {
         let library = &library.recording();
-        let open = |settings: &Options| {
-            Self::opened(library, source, settings, sizes, drafting, &decorate)
-        };
-        let opened = open(settings).or_else(|error| match settings.instead(library, &error) {
-            Some(settings) => open(&settings),
-            None => Err(error),
-        });
-        opened.map(|session| Self { decisions: library.recorded(), ..session })
-    }
-
-    fn opened(
-        library: &ModelLibrary,
-        source: &Source,
-        settings: &Options,
-        sizes: Sizes,
-        drafting: &Drafting,
-        decorate: &dyn Fn(Box<dyn Program>) -> Box<dyn Program>,
-    ) -> Result<Self> {
         let Options { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
         let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
         let name = source.name();
@@ -196,39 +179,20 @@ impl Session {
         let seeing = settings.vision.fulfil(library, source, model?)?;
         let mut attached = drafting.attach(library, source, seeing)?;
         attached.check_layers(library, gpu_layers)?;
-        let model = &attached.model;
-        let most = (sizes.sequences, sizes.prefill);
-        let guessing = drafting.load(library, source, model, settings, most, &opened)?;
-        let options = sizes.guessing(drafting).options(&name, model, settings, library)?;
-        let demand = options.demand_of(model)?;
-        let place = |taken: &[u64]| {
-            placement::decide(&options.plan(model), opened.device.as_ref(), &demand, taken)
-        };
-        let seat = Seat::choose(model, &opened, place)?;
-        let taken = seat.as_ref().map_or([0; 2], Seat::taken);
-        // A draft model reads few rows at once, and has no part in the NPU; nor has a tower.
-        let opened = npu::join(library, opened, settings.npu.as_ref(), model)?;
-        let Opened { device, gpus, threads, npu, .. } = opened;
-        let most_context = device.most_context();
-        let decide = |model: &Model| {
-            placement::decide(&options.plan(model), device.as_ref(), &demand, &taken)
-        };
-        attached.choose(library, decide, |placement| placement);
-        let load = |model: &Model| Engine::load(model, device.as_ref(), options, &taken);
-        let loaded = attached.load(library, load);
-        let is_short =
-            matches!(&loaded, Err(EngineError::Backend(BackendError::OutOfMemory { .. })));
-        let taking = guessing.model.as_ref().filter(|_| is_short);
-        let taking = taking.and_then(|(draft, _)| draft.taking(!gpus.is_empty()));
-        let (program, running) = loaded
-            .with_context(|| not_loaded(&name, &device.name(), settings.gpu_layers, taking))?;
+        let plain = attached.plain();
+        let draft = drafting.find(library, source, plain, settings)?;
+        let (draft, own) = drafting.with_device(library, draft, settings)?;
+        let options = sizes.guessing(drafting).options(&name, plain, settings, library)?;
+        let opening = Opening { library, name: &name, settings, drafting, sizes, options };
+        let loaded = opening.load(&mut attached, draft.as_ref(), opened, own)?;
+        let Loaded { program, running, guessing, found, tower, devices } = loaded;
+        let (model, reading) = attached.with(found);
         let mut engine = Engine::with_running(decorate(program), running);
-        let is_found = attached.is_found();
-        let Attached { model, draft: reading, .. } = attached;
-        let reading = reading.map(|source| (source, is_found));
+        let reading = reading.map(|source| (source, found.is_some()));
         let (drafts, draft) = guessing.split(reading, engine.program().facts());
         engine.set_drafts(drafts);
         engine.set_guesses(drafting.depth());
+        let Opened { device: host, gpus, threads, npu, .. } = devices.model;
         if let Some(npu) = &npu {
             engine.set_partner(Arc::clone(npu));
         }
@@ -240,8 +204,10 @@ impl Session {
         let gpu = gpus.into_iter().find(|gpu| runs_on_gpu.is_some() && gpu.uuid() == *runs_on_gpu);
         let threads = if gpu.is_some() { 1 } else { threads };
         let rows = engine.limits().picture.unwrap_or(0);
-        let seat = settings.seat_for(library, seat, &model, rows)?;
-        let vision = seat.map(|seat| Vision::start(seat, &model)).transpose()?;
+        let tower = settings.tower_for(library, tower, &model, rows)?;
+        let vision = tower.map(|tower| Vision::start(tower, &model)).transpose()?;
+        let decisions = library.recorded();
+        let most_context = host.most_context();
         Ok(Self {
             name,
             model,
@@ -253,7 +219,7 @@ impl Session {
             npu,
             vision,
             most_context,
-            decisions: Vec::new(),
+            decisions,
             reduced,
         })
     }
@@ -389,6 +355,99 @@ impl Session {
     }
 }
 
+/// A model on its way to its devices.
+struct Opening<'a> {
+    library: &'a ModelLibrary,
+    name: &'a str,
+    settings: &'a Options,
+    drafting: &'a Drafting,
+    sizes: Sizes,
+    options: EngineOptions,
+}
+
+/// A model on its devices, with what goes with it.
+struct Loaded {
+    program: Box<dyn Program>,
+    /// The sequences that run at once.
+    running: usize,
+    guessing: Guessing,
+    /// The number of the draft of the model's Program, of those that were found.
+    found: Option<usize>,
+    tower: Option<TowerPlacement>,
+    devices: Devices,
+}
+
+impl Opening<'_> {
+    /// Plans and loads, until something runs: what cannot be loaded although it has its place
+    /// makes way for the next draft, and a GPU that nobody named for the processor.
+    fn load(
+        &self,
+        attached: &mut Attached,
+        draft: Option<&Draft>,
+        mut plain: Opened,
+        own: Option<Opened>,
+    ) -> Result<Loaded> {
+        let Self { library, settings, drafting, sizes, options, .. } = *self;
+        let demand = options.demand_of(attached.plain())?;
+        let sizes = (sizes.sequences, sizes.prefill);
+        let mut attempts = Attempts::default();
+        loop {
+            let npu = settings.npu.as_ref();
+            let model = npu::join(library, plain.clone(), npu, attached.plain())?;
+            let devices = Devices { model, plain: plain.clone(), own: own.clone() };
+            let need = vision::need(attached.plain());
+            let places = devices.plan(Asked {
+                draft: draft.map(|draft| draft.needs(settings, sizes)).transpose()?,
+                model: options.plan(attached.plain()),
+                demand,
+                found: &mut attached.plans(&options, attempts.from),
+                tower: need.as_ref(),
+            });
+            let Places { left_out, tower, reserved, .. } = &places;
+            attached.tell_left_out(library, attempts.from, left_out);
+            let found = places.found.map(|found| attempts.from + found);
+            let guessing = drafting.load(library, draft, settings, sizes, devices.for_draft())?;
+            let device = devices.model.device.as_ref();
+            let error = match Engine::load(attached.model(found), device, options, reserved) {
+                Ok((program, running)) => {
+                    attached.tell_refused(library, &attempts.refused);
+                    let tower = need.as_ref().zip(tower.as_ref());
+                    let tower = tower.map(|(need, place)| TowerPlacement::new(need, place, &plain));
+                    let tower = tower.transpose()?;
+                    return Ok(Loaded { program, running, guessing, found, tower, devices });
+                }
+                Err(error) => error,
+            };
+            if attempts.go_on(found, &error) {
+                continue;
+            }
+            if !settings.may_leave_gpu(&plain) || !is_unsupported(&error) {
+                return Err(self.not_loaded(error, &devices, &guessing));
+            }
+            library.warn(format_args!("{error}; it runs on the CPU"));
+            let gpu = GpuOptions::tuned(settings.tune.into());
+            plain = DeviceChoice::Cpu.open(library, settings.threads, None, gpu)?;
+            attempts = Attempts::default();
+        }
+    }
+
+    /// Returns the error about a model that was not loaded.
+    fn not_loaded(
+        &self,
+        error: EngineError,
+        devices: &Devices,
+        guessing: &Guessing,
+    ) -> anyhow::Error {
+        let is_short = matches!(&error, EngineError::Backend(BackendError::OutOfMemory { .. }));
+        let taking = guessing.model.as_ref().filter(|_| is_short);
+        let on_gpus = !devices.model.gpus.is_empty();
+        let taking = taking.and_then(|(draft, _)| draft.taking(on_gpus));
+        let Self { name, settings, .. } = self;
+        let what = not_loaded(name, &devices.model.device.name(), settings.gpu_layers, taking);
+        anyhow::Error::new(error).context(what)
+    }
+}
+
 /// Calls two functions at the same time, the first one on a thread of its own if the system has one
 /// for it.
 fn both<A: Send, B>(first: impl Fn() -> A + Sync, second: impl FnOnce() -> B) -> (A, B) {
@@ -458,12 +517,9 @@ fn shares(shares: &[Share]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Returns why a device cannot run the model, whatever its memory.
-fn unsupported(error: &EngineError) -> Option<String> {
-    match error {
-        EngineError::Backend(error @ BackendError::Unsupported { .. }) => Some(error.to_string()),
-        _ => None,
-    }
+/// Returns whether a device cannot run the model, whatever its memory.
+fn is_unsupported(error: &EngineError) -> bool {
+    matches!(error, EngineError::Backend(BackendError::Unsupported { .. }))
 }
 
 impl Options {
@@ -472,16 +528,16 @@ impl Options {
     ///
     /// # Errors
     /// Returns an error with a remedy if there are pictures.
-    fn seat_for(
+    fn tower_for(
         &self,
         library: &ModelLibrary,
-        seat: Option<Seat>,
+        place: Option<TowerPlacement>,
         model: &Model,
         rows: usize,
-    ) -> Result<Option<Seat>> {
+    ) -> Result<Option<TowerPlacement>> {
         let wanted = model.tower().map_or(0, |tower| tower.config().soft_tokens());
         if wanted <= rows {
-            return Ok(seat);
+            return Ok(place);
         }
         let remedy = match self.context.filter(|&context| context < wanted) {
             Some(_) => "raise --context",
@@ -497,15 +553,10 @@ impl Options {
         Ok(None)
     }
 
-    /// Returns the settings to try after an error if a device cannot run the model and there are
-    /// others, and says so: the processor in the place of a GPU that nobody named.
-    fn instead(&self, library: &ModelLibrary, error: &anyhow::Error) -> Option<Self> {
-        if self.device != DeviceChoice::Auto || self.gpu_layers.is_some() {
-            return None;
-        }
-        let reason = error.downcast_ref().and_then(unsupported)?;
-        library.warn(format_args!("{reason}; it runs on the CPU"));
-        Some(Self { device: DeviceChoice::Cpu, ..self.clone() })
+    /// Returns whether the processor may take the place of a GPU: nobody named that.
+    fn may_leave_gpu(&self, opened: &Opened) -> bool {
+        let is_named = self.device != DeviceChoice::Auto || self.gpu_layers.is_some();
+        !is_named && !opened.gpus.is_empty()
     }
 }
 
@@ -571,7 +622,10 @@ pub fn formats_of<'a>(weights: impl Iterator<Item = &'a Weight>) -> Vec<String> 
 
 #[cfg(test)]
 mod tests {
+    use trine_vulkan::capabilities::presets;
+
     use super::*;
+    use crate::forecast::absent;
 
     #[test]
     fn a_gpu_that_nobody_named_gives_way_to_the_processor() {
@@ -584,27 +638,24 @@ mod tests {
             needed: 1,
             device: "gpu".to_owned(),
         });
-        let settings = |device: &str, gpu_layers| Options {
-            device: DeviceChoice::parse(device).unwrap(),
-            gpu_layers,
-            ..Options::default()
-        };
-        let reason = unsupported(&refused()).unwrap();
+        let reason = refused().to_string();
         assert!(reason.contains("gpu cannot run this model: its heads have"), "{reason}");
-        let library = ModelLibrary::default();
-        let error = anyhow::Error::new(refused()).context("m cannot be loaded on gpu");
-        let other = settings("auto", None).instead(&library, &error).unwrap();
-        assert_eq!(other.device, DeviceChoice::Cpu);
-        for (device, layers) in
-            [("vulkan", None), ("vulkan:0", None), ("cpu", None), ("auto", Some(3))]
-        {
-            assert!(settings(device, layers).instead(&library, &error).is_none(), "{device}");
+        assert!(is_unsupported(&refused()) && !is_unsupported(&short), "fewer layers are tried");
+        let gpu = absent::machine(presets::h200(), false, None, None);
+        let cpu = DeviceChoice::Cpu
+            .open(&ModelLibrary::default(), Some(1), None, GpuOptions::kept())
+            .unwrap();
+        for (device, gpu_layers, opened, expected) in [
+            ("auto", None, &gpu, true),
+            ("auto", None, &cpu, false),
+            ("auto", Some(3), &gpu, false),
+            ("vulkan", None, &gpu, false),
+            ("vulkan:0", None, &gpu, false),
+        ] {
+            let device = DeviceChoice::parse(device).unwrap();
+            let settings = Options { device, gpu_layers, ..Options::default() };
+            assert_eq!(settings.may_leave_gpu(opened), expected, "{:?}", settings.device);
         }
-        let short = anyhow::Error::new(short);
-        assert!(
-            settings("auto", None).instead(&library, &short).is_none(),
-            "fewer layers are tried"
-        );
     }
 
     #[test]

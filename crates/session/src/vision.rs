@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use trine_backend::placement::Placement;
 use trine_backend::{BackendError, Device, Memory, ProgramOptions, TowerProgram};
 use trine_cpu::CpuDevice;
 use trine_engine::{PictureHandle, RunsTower, Tower, TowerInput};
@@ -18,9 +17,9 @@ use trine_pictures::Preparation;
 use trine_server::tower_input;
 
 use crate::device::Opened;
-use crate::draft::loses;
 use crate::library::ModelLibrary;
 use crate::picture_file::{Input, PictureFile};
+use crate::planner::{TowerNeed, TowerPlace};
 use crate::tower;
 
 /// The most bytes of rows of pictures that are kept: those of some dozen pictures.
@@ -29,7 +28,7 @@ const KEPT_BYTES: usize = 128 << 20;
 const KV: KvType = KvType::F16;
 
 /// Where a tower will run, and what it will take there.
-pub struct Seat {
+pub struct TowerPlacement {
     device: Arc<dyn Device>,
     /// Threads of the processor, for a tower that a GPU turns out not to run.
     threads: usize,
@@ -48,32 +47,27 @@ pub fn workload(config: &TowerConfig) -> Workload {
     Workload { sequences: 1, tokens, context: 0, outputs, kv: KV }
 }
 
-impl Seat {
-    /// Chooses the device of a model's tower: the model's first GPU, if the model loses nothing by
-    /// it and the GPU can run it, else the processor. `place` says where the model would run with
-    /// these bytes taken of the members of its device. Returns `None` for a model without a tower.
+/// Returns what a model's tower needs, if it has one.
+pub fn need(model: &Model) -> Option<TowerNeed> {
+    let config = model.tower()?.config();
+    let (options, largest) = (options(config), workload(config));
+    Some(TowerNeed { plan: model.tower_plan(false), options, largest })
+}
+
+impl TowerPlacement {
+    /// Puts a tower in its place among the devices of its model.
     ///
     /// # Errors
     /// Returns an error if the processor cannot be used.
-    pub fn choose(
-        model: &Model,
-        opened: &Opened,
-        place: impl Fn(&[u64]) -> Result<Placement, BackendError>,
-    ) -> Result<Option<Self>> {
-        let Some(tower) = model.tower() else { return Ok(None) };
-        let config = tower.config();
-        match Self::on_gpu(model, config, opened) {
-            Some(Ok(seat)) => {
-                let [with, without] = [place(&seat.taken()), place(&[])];
-                match loses(with.as_ref(), without.as_ref()) {
-                    None => return Ok(Some(seat)),
-                    Some(lost) => tracing::info!("images are read on the CPU: {lost}"),
-                }
-            }
-            Some(Err(error)) => tracing::info!("images are read on the CPU: {error}"),
-            None => {}
+    pub fn new(need: &TowerNeed, place: &TowerPlace, opened: &Opened) -> Result<Self> {
+        let gpu = opened.gpus.first().filter(|_| *place == TowerPlace::Gpu).cloned();
+        let (is_on_gpu, threads) = (gpu.is_some(), opened.threads);
+        if let TowerPlace::Processor(Some(why)) = place {
+            tracing::info!("images are read on the CPU: {why}");
         }
-        Self::on_processor(model, config, opened).map(Some)
+        let device = gpu.map_or_else(|| opened.processor(), Ok)?;
+        let memory = device.forecast(&need.plan, &need.options);
+        Ok(Self { device, threads, memory, is_on_gpu })
     }
 
     /// Chooses the device of a tower that has the machine for itself.
@@ -84,41 +78,17 @@ impl Seat {
     /// # Panics
     /// If the model has no tower.
     pub fn fastest(library: &ModelLibrary, model: &Model, opened: &Opened) -> Result<Self> {
-        let config = model.tower().expect("the model has a tower").config();
-        match Self::on_gpu(model, config, opened) {
-            Some(Ok(seat)) => Ok(seat),
+        let need = need(model).expect("the model has a tower");
+        let place = match need.on_gpu(opened) {
+            Some(Ok(_)) => TowerPlace::Gpu,
             refused => {
                 if let Some(Err(error)) = refused {
                     library.note(format!("the image is read on the CPU: {error}"));
                 }
-                Self::on_processor(model, config, opened)
+                TowerPlace::Processor(None)
             }
-        }
-    }
-
-    /// Returns a place on the first GPU, if there is one, or why it cannot run the tower.
-    fn on_gpu(
-        model: &Model,
-        config: &TowerConfig,
-        opened: &Opened,
-    ) -> Option<Result<Self, BackendError>> {
-        let gpu = opened.gpus.first()?;
-        let (plan, options) = (model.tower_plan(false), options(config));
-        let seat = || Self {
-            device: Arc::clone(gpu),
-            threads: opened.threads,
-            memory: gpu.forecast(&plan, &options),
-            is_on_gpu: true,
         };
-        Some(gpu.launches(&plan, &options, workload(config)).map(|_| seat()))
-    }
-
-    /// Returns a place on the processor, or on the device that is neither that nor a GPU.
-    fn on_processor(model: &Model, config: &TowerConfig, opened: &Opened) -> Result<Self> {
-        let (plan, options, threads) = (model.tower_plan(false), options(config), opened.threads);
-        let device = opened.processor()?;
-        let memory = device.forecast(&plan, &options);
-        Ok(Self { device, threads, memory, is_on_gpu: false })
+        Self::new(&need, &place, opened)
     }
 
     /// Returns the device's name.
@@ -144,12 +114,6 @@ impl Seat {
             tracing::warn!("images are read on the CPU: {error}");
             load(&CpuDevice::new(Some(self.threads), None)?)
         })
-    }
-
-    /// Returns the bytes that the tower will take of the members of the model's device.
-    pub fn taken(&self) -> [u64; 2] {
-        let bytes = self.memory.total();
-        if self.is_on_gpu { [0, bytes] } else { [bytes, 0] }
     }
 }
 
@@ -214,13 +178,13 @@ impl Vision {
     ///
     /// # Panics
     /// If the model has no tower.
-    pub fn start(seat: Seat, model: &Model) -> Result<Self> {
+    pub fn start(place: TowerPlacement, model: &Model) -> Result<Self> {
         let own = model.tower().expect("a tower was given its place");
         let identity = model.tower_fingerprint().expect("a tower was given its place");
         let preparation = tower::preparation(own.config())?;
-        let (device, memory, is_on_gpu) = (seat.name(), seat.memory, seat.is_on_gpu);
+        let (device, memory, is_on_gpu) = (place.name(), place.memory, place.is_on_gpu);
         let model = model.clone();
-        let load = move || Ok(Box::new(seat.load(&model)?) as Box<dyn RunsTower>);
+        let load = move || Ok(Box::new(place.load(&model)?) as Box<dyn RunsTower>);
         let lazy = Lazy { load, loaded: None, device: device.clone(), stop: None };
         let tower = Tower::start(lazy, identity, KEPT_BYTES);
         let tower = tower.context("the system gives no thread for the vision tower")?;

@@ -1,17 +1,16 @@
-//! A model with the draft that reads its caches, and where such a draft is left out again.
-
-use std::fmt::Display;
+//! A model with the drafts that may read its caches, and which of them are left out again.
 
 use anyhow::{Context, Result, bail};
-use trine_backend::{BackendError, MemoryKind, Placement};
-use trine_engine::EngineError;
-use trine_model::{Assistant, Model};
+use trine_backend::BackendError;
+use trine_engine::{EngineError, EngineOptions};
+use trine_model::{Assistant, Model, Plan};
 use trine_weights::DType;
 
 use super::{Choice, Drafting, Guesser};
 use crate::failure::usage;
 use crate::library::ModelLibrary;
 use crate::model_source::Source;
+use crate::planner::LeftOut;
 use crate::{assistants, words};
 
 /// The format of a draft that reads the model's caches, if its files have floats: most of its bytes
@@ -21,22 +20,17 @@ const DRAFT_FORMAT: DType = DType::Q8_0;
 /// have taken as long as the model.
 const TRIED_MAX: usize = 4;
 
-/// A model, and where the draft that reads its caches comes from, if it has one.
+/// A model, and the drafts that may read its caches.
 pub struct Attached {
-    /// The model.
-    pub model: Model,
-    /// Where its draft comes from.
-    pub draft: Option<Source>,
-    /// What may take the place of a draft that nobody named.
-    instead: Option<Instead>,
-}
-
-/// What may take the place of a draft that was found.
-struct Instead {
-    /// The model with other drafts that were found, in the order in which they are tried.
-    others: Box<dyn Iterator<Item = (Model, Source)>>,
-    /// The model without a draft.
+    /// The model, with a draft only if that was named.
     plain: Model,
+    /// The draft that was named.
+    named: Option<Source>,
+    /// The model with each draft that was found, as far as they were opened; the one to be
+    /// preferred comes first.
+    found: Vec<(Model, Source)>,
+    /// The same with drafts that were not opened yet.
+    others: Box<dyn Iterator<Item = (Model, Source)>>,
 }
 
 impl Drafting {
@@ -56,9 +50,10 @@ impl Drafting {
             Guesser::Model(Choice::Auto, _) => Ok(self.attach_found(library, source, model)),
             Guesser::Model(Choice::Named { source: draft, .. }, _) => {
                 let attached = self.attach_named(library, draft, source, model.clone());
-                let attached = self.or_none(library, attached)?;
-                Ok(match attached {
-                    Some(model) => Attached { model, draft: Some(draft.clone()), instead: None },
+                Ok(match self.or_none(library, attached)? {
+                    Some(with) => {
+                        Attached { named: Some(draft.clone()), ..Attached::without_draft(with) }
+                    }
                     None => Attached::without_draft(model),
                 })
             }
@@ -71,7 +66,7 @@ impl Drafting {
         // Those that turn out not to fit count too.
         let found = assistants::find(library, source, &model).take(TRIED_MAX);
         let told = library.clone();
-        let mut others = found.filter_map(move |(draft, assistant)| {
+        let others = found.filter_map(move |(draft, assistant)| {
             match joined(model.clone(), assistant, is_exact) {
                 Ok(model) => Some((model, draft)),
                 Err(error) => {
@@ -82,13 +77,12 @@ impl Drafting {
                 }
             }
         });
-        let Some((model, draft)) = others.next() else { return Attached::without_draft(plain) };
-        if self.device().is_some() {
+        let mut attached = Attached { others: Box::new(others), ..Attached::without_draft(plain) };
+        if let (Some((_, draft)), true) = (attached.found(0), self.device().is_some()) {
             // The option may be for the drafts of other models.
-            library.note(no_device(&draft));
+            library.note(no_device(draft));
         }
-        let instead = Instead { others: Box::new(others), plain };
-        Attached { model, draft: Some(draft), instead: Some(instead) }
+        attached
     }
 
     /// Returns the model with a draft; `None` if that is a model of its own.
@@ -127,120 +121,98 @@ fn no_device(draft: &Source) -> String {
 }
 
 impl Attached {
-    fn without_draft(model: Model) -> Self {
-        Self { model, draft: None, instead: None }
+    fn without_draft(plain: Model) -> Self {
+        Self { plain, named: None, found: Vec::new(), others: Box::new(std::iter::empty()) }
     }
 
-    /// Returns whether it has a draft that nobody named.
-    pub fn is_found(&self) -> bool {
-        self.instead.is_some()
+    /// Opens the draft of a number among those that were found, if there are so many.
+    fn found(&mut self, number: usize) -> Option<&(Model, Source)> {
+        while self.found.len() <= number {
+            self.found.push(self.others.next()?);
+        }
+        self.found.get(number)
+    }
+
+    /// Returns the model as it is without a draft that was found.
+    pub fn plain(&self) -> &Model {
+        &self.plain
+    }
+
+    /// Returns the Plans of the model with the drafts that were found, from a number on.
+    pub fn plans<'a>(
+        &'a mut self,
+        options: &'a EngineOptions,
+        from: usize,
+    ) -> impl Iterator<Item = Plan> + 'a {
+        (from..).map_while(|number| Some(options.plan(&self.found(number)?.0)))
+    }
+
+    /// Returns the model with the draft of a number among those that were found and opened, or as
+    /// it is without one; and where its draft comes from.
+    pub fn with(self, found: Option<usize>) -> (Model, Option<Source>) {
+        let Self { plain, named, found: mut all, .. } = self;
+        match found.filter(|&number| number < all.len()) {
+            Some(number) => {
+                let (model, draft) = all.swap_remove(number);
+                (model, Some(draft))
+            }
+            None => (plain, named),
+        }
+    }
+
+    /// Returns the model with the draft that comes first, before anything is placed.
+    pub fn first(self) -> (Model, Option<Source>) {
+        self.with(Some(0))
+    }
+
+    /// Returns the model that [`Attached::with`] returns.
+    pub fn model(&self, found: Option<usize>) -> &Model {
+        found.and_then(|number| self.found.get(number)).map_or(&self.plain, |(model, _)| model)
     }
 
     /// Checks that the model is not spread over devices by a number of layers for GPUs, which a
-    /// draft does not allow. A draft that nobody named is left out, with a warning.
+    /// draft does not allow. Drafts that nobody named are left out, with a warning.
     ///
     /// # Errors
     /// Returns an error with a remedy if the draft was named.
     pub fn check_layers(&mut self, library: &ModelLibrary, layers: Option<usize>) -> Result<()> {
-        let all = self.model.config().layers.len();
+        let all = self.plain.config().layers.len();
         let layers = layers.filter(|layers| (1..all).contains(layers));
-        let (Some(layers), Some(draft)) = (layers, &self.draft) else { return Ok(()) };
+        let found = self.found.first().map(|(_, draft)| draft);
+        let (Some(layers), Some(draft)) = (layers, self.named.as_ref().or(found)) else {
+            return Ok(());
+        };
         let draft = draft.name();
         let draft = words::harmless(&draft);
         let what = format!(
             "--gpu-layers {layers} puts {layers} of {all} layers on GPUs, and with a draft that \
              reads its caches the model has to be on one device"
         );
-        let Some(instead) = self.instead.take() else {
+        if self.named.is_some() {
             bail!(
                 "the draft {draft} cannot be used: {what}; leave --gpu-layers out or, to keep it, \
                  give --draft ngram"
             );
-        };
+        }
         library.warn(format_args!(
             "the draft {draft} is left out: {what}; without --gpu-layers the draft is used"
         ));
-        *self = Self::without_draft(instead.plain);
+        *self = Self::without_draft(self.plain.clone());
         Ok(())
     }
 
-    /// Leaves drafts out that nobody named, each with a warning, if the model would lose by them.
-    /// `place` says where a model would run, `placement` returns that of its result. Returns where
-    /// the model would run; `None` if there was nothing to choose.
-    pub fn choose<P, E: Display>(
-        &mut self,
-        library: &ModelLibrary,
-        place: impl Fn(&Model) -> Result<P, E>,
-        placement: impl Fn(&P) -> &Placement,
-    ) -> Option<Result<P, E>> {
-        let without = place(&self.instead.as_ref()?.plain);
-        loop {
-            let with = place(&self.model);
-            let [own, others] = [&with, &without].map(|found| found.as_ref().map(&placement));
-            let can_be_named = own.is_ok();
-            let Some(what) = loses(own, others) else { return Some(with) };
-            self.leave_out(library, &what, can_be_named);
-            if self.draft.is_none() {
-                return Some(without);
-            }
+    /// Says of drafts from a number on that the model would lose by them.
+    pub fn tell_left_out(&self, library: &ModelLibrary, from: usize, drafts: &[LeftOut]) {
+        for ((_, draft), LeftOut { what, can_be_named }) in self.found[from..].iter().zip(drafts) {
+            tell_left_out(library, draft, what, *can_be_named);
         }
     }
 
-    /// Loads the model. Leaves drafts out that nobody named, each with a warning, if the model
-    /// loads without them only: a device may lack something that only the draft needs, and the
-    /// draft's weights may be damaged. Memory that is short has remedies of its own.
-    ///
-    /// # Errors
-    /// Returns those of `load`.
-    pub fn load<T>(
-        &mut self,
-        library: &ModelLibrary,
-        load: impl Fn(&Model) -> Result<T, EngineError>,
-    ) -> Result<T, EngineError> {
-        let with = load(&self.model);
-        let (Err(error), Some(instead)) = (&with, &mut self.instead) else { return with };
-        let (Some(what), Some(draft)) = (failed(error), self.draft.clone()) else { return with };
-        // What fails without a draft too is not the drafts' fault, and none of them is left out.
-        let mut left_out = vec![(draft, what)];
-        let mut taken = None;
-        for (model, draft) in instead.others.by_ref() {
-            match load(&model) {
-                Ok(loaded) => {
-                    taken = Some((loaded, model, draft));
-                    break;
-                }
-                Err(error) => {
-                    left_out.push((draft, failed(&error).unwrap_or_else(|| error.to_string())));
-                }
-            }
+    /// Says of drafts that the model was loaded without them only.
+    pub fn tell_refused(&self, library: &ModelLibrary, refused: &[(usize, String)]) {
+        for (number, what) in refused {
+            tell_left_out(library, &self.found[*number].1, what, false);
         }
-        let loaded = match taken {
-            Some((loaded, model, draft)) => {
-                (self.model, self.draft) = (model, Some(draft));
-                loaded
-            }
-            None => {
-                let loaded = load(&instead.plain)?;
-                *self = Self::without_draft(instead.plain.clone());
-                loaded
-            }
-        };
-        for (draft, what) in left_out {
-            tell_left_out(library, &draft, &what, false);
-        }
-        Ok(loaded)
-    }
-
-    /// Leaves a draft out that nobody named; the next one takes its place, if there is one.
-    fn leave_out(&mut self, library: &ModelLibrary, what: &str, can_be_named: bool) {
-        let (Some(mut instead), Some(draft)) = (self.instead.take(), self.draft.take()) else {
-            return;
-        };
-        tell_left_out(library, &draft, what, can_be_named);
-        *self = match instead.others.next() {
-            Some((model, next)) => Self { model, draft: Some(next), instead: Some(instead) },
-            None => Self::without_draft(instead.plain),
-        };
     }
 }
 
@@ -256,246 +228,153 @@ fn tell_left_out(library: &ModelLibrary, draft: &Source, what: &str, can_be_name
     library.warn(format_args!("the draft {draft} is left out: {what}{remedy}"));
 }
 
-/// Returns why a model was not loaded, unless that was for lack of memory.
-fn failed(error: &EngineError) -> Option<String> {
-    match error {
-        EngineError::Backend(BackendError::OutOfMemory { .. }) => None,
-        EngineError::Backend(BackendError::Unsupported { device, what }) => {
-            Some(format!("{device} cannot run it: {what}"))
-        }
-        other => Some(other.to_string()),
-    }
+/// The attempts to load a model on its devices: with one draft after another that nobody named,
+/// and without one. A device may lack something that only a draft needs, and its weights may be
+/// damaged.
+#[derive(Debug, Default)]
+pub struct Attempts {
+    /// The number of the first draft that is to be tried.
+    pub from: usize,
+    /// The drafts that could not be loaded, and why.
+    pub refused: Vec<(usize, String)>,
 }
 
-/// Says what a model loses by a draft, if it does: a Plan with drafts is not cut, so that one that
-/// is too large for a GPU would be on the processor as a whole, and the draft's weights may take
-/// the room of experts. `with` and `without` are where the model would run.
-pub fn loses<E: Display>(
-    with: Result<&Placement, E>,
-    without: Result<&Placement, E>,
-) -> Option<String> {
-    let without = without.ok()?;
-    let with = match with {
-        Err(error) => return Some(error.to_string()),
-        Ok(with) => with,
-    };
-    let (own, others) = (OffGpu::of(with), OffGpu::of(without));
-    if own.layers > others.layers {
-        return Some(
-            "the model would have to be on one device with it, and that is not the GPU".to_owned(),
-        );
-    }
-    (own > others).then(|| {
-        let fewer = match others.experts {
-            0 => "none".to_owned(),
-            experts => format!("those of {experts}"),
+impl Attempts {
+    /// Takes note of an error with the draft of a number. Returns whether there is something else
+    /// to try on the same devices: not if memory is short, which has remedies of its own, and not
+    /// without a draft, whose fault it is not then.
+    pub fn go_on(&mut self, found: Option<usize>, error: &EngineError) -> bool {
+        let Some(number) = found else { return false };
+        let what = match error {
+            EngineError::Backend(BackendError::OutOfMemory { .. }) if self.refused.is_empty() => {
+                return false;
+            }
+            EngineError::Backend(BackendError::Unsupported { device, what }) => {
+                format!("{device} cannot run it: {what}")
+            }
+            other => other.to_string(),
         };
-        let own = words::counted(own.experts, "layer");
-        format!("with it the GPU has no room for the experts of {own}, {fewer} without")
-    })
-}
-
-/// The parts of a model that the processor computes. A larger value takes more of its time.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct OffGpu {
-    /// Whole layers.
-    layers: usize,
-    /// The layers of which it only computes the experts.
-    experts: usize,
-}
-
-impl OffGpu {
-    fn of(placement: &Placement) -> Self {
-        let parts = &placement.parts;
-        let host = parts.iter().filter(|part| part.device_memory.kind == MemoryKind::Host);
-        Self {
-            layers: host.map(|part| part.plan.layers()).sum(),
-            experts: (0..parts.len()).map(|part| placement.aside_layers(part).len()).sum(),
-        }
+        self.refused.push((number, what));
+        self.from = number + 1;
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use trine_backend::ProgramOptions;
-    use trine_model::{KvType, Width};
+    use trine_model::Config;
 
     use super::*;
 
-    fn model(source: &Source) -> Model {
-        source.open(None).unwrap()
+    fn layers(model: &Model) -> usize {
+        let Config { layers, .. } = model.config();
+        layers.len()
     }
 
-    /// Returns a model with a "draft". The model with it and the one without differ in layers.
-    fn attached(is_found: bool) -> (Attached, [usize; 2]) {
-        let [model, plain] = [Source::DEMO, Source::DEMO_DRAFT].map(|source| model(&source));
-        let layers = [&model, &plain].map(|model| model.config().layers.len());
-        assert_ne!(layers[0], layers[1]);
-        let draft = Some(Source::DEMO_DRAFT);
-        let instead = is_found.then(|| Instead { others: Box::new(std::iter::empty()), plain });
-        (Attached { model, draft, instead }, layers)
-    }
-
-    /// Returns a model with two "drafts" that were found. All three differ in layers.
-    fn attached_twice() -> (Attached, [usize; 3]) {
+    /// Returns a model with a "draft" that was named, or two that were found, and the layers of
+    /// each: first those of the model without what was found.
+    fn attached(is_named: bool) -> (Attached, [usize; 3]) {
         let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/gemma4-dense");
-        let other = Source::Path(golden.into());
-        let (mut attached, [first, without]) = attached(true);
-        let second = model(&other);
-        let layers = second.config().layers.len();
-        assert!(layers != first && layers != without, "{layers}");
-        let instead = attached.instead.as_mut().unwrap();
-        instead.others = Box::new(std::iter::once((second, other)));
-        (attached, [first, layers, without])
-    }
-
-    #[test]
-    fn another_draft_that_was_found_takes_the_place_of_one_that_cannot_be_loaded() {
-        let load = |fails: Vec<usize>| {
-            move |model: &Model| {
-                let layers = model.config().layers.len();
-                if fails.contains(&layers) { Err(unsupported()) } else { Ok(layers) }
-            }
+        let sources = [Source::DEMO_DRAFT, Source::DEMO, Source::Path(golden.into())];
+        let [plain, first, second] = sources.map(|source| (source.open(None).unwrap(), source));
+        let all = [&plain, &first, &second].map(|(model, _)| layers(model));
+        let attached = Attached::without_draft(plain.0);
+        let attached = match is_named {
+            true => Attached { named: Some(first.1), ..attached },
+            false => Attached { others: Box::new([first, second].into_iter()), ..attached },
         };
-        let (mut attached, [first, second, without]) = attached_twice();
-        assert_eq!(attached.load(&ModelLibrary::default(), load(vec![first])).unwrap(), second);
-        assert!(attached.is_found() && attached.draft.as_ref().unwrap().name().contains("gemma4"));
-        assert_eq!(attached.model.config().layers.len(), second);
-        let (mut attached, _) = attached_twice();
-        assert_eq!(
-            attached.load(&ModelLibrary::default(), load(vec![first, second])).unwrap(),
-            without
-        );
-        assert!(!attached.is_found() && attached.draft.is_none());
-        let (mut attached, _) = attached_twice();
-        assert!(
-            attached.load(&ModelLibrary::default(), load(vec![first, second, without])).is_err()
-        );
-        assert_eq!(attached.model.config().layers.len(), first, "none of the drafts is at fault");
+        (attached, all)
     }
 
     #[test]
-    fn another_draft_that_was_found_takes_the_place_of_one_without_room() {
-        let place = |fails: Vec<usize>| {
-            move |model: &Model| match fails.contains(&model.config().layers.len()) {
-                true => Err("there is no room"),
-                false => Ok(empty_placement()),
-            }
+    fn drafts_are_opened_as_they_are_asked_for() {
+        let (mut attached, [_, first, second]) = attached(false);
+        let options = EngineOptions::default();
+        let plans = |attached: &mut Attached, from, most| -> Vec<usize> {
+            attached.plans(&options, from).take(most).map(|plan| plan.layers()).collect()
         };
-        let (mut attached, [first, second, without]) = attached_twice();
-        assert!(
-            attached
-                .choose(&ModelLibrary::default(), place(vec![first]), |placement| placement)
-                .unwrap()
-                .is_ok()
-        );
-        assert_eq!(attached.model.config().layers.len(), second);
-        assert!(attached.is_found());
-        let (mut attached, _) = attached_twice();
-        assert!(
-            attached
-                .choose(&ModelLibrary::default(), place(vec![first, second]), |placement| placement)
-                .is_some()
-        );
-        assert_eq!(attached.model.config().layers.len(), without);
-        assert!(attached.draft.is_none());
+        assert_eq!(plans(&mut attached, 0, 1), [first]);
+        assert_eq!(attached.found.len(), 1);
+        assert_eq!(plans(&mut attached, 1, 9), [second]);
+        assert_eq!(plans(&mut attached, 0, 9), [first, second]);
+        assert!(plans(&mut attached, 2, 9).is_empty());
     }
 
     #[test]
-    fn layers_on_two_devices_leave_a_found_draft_out_and_refuse_a_named_one() {
-        let (mut named, [all, _]) = attached(false);
-        for layers in [None, Some(0), Some(all), Some(99)] {
-            named.check_layers(&ModelLibrary::default(), layers).unwrap();
+    fn the_model_has_the_draft_that_was_chosen() {
+        for (found, draft) in
+            [(Some(0), Some("demo")), (Some(1), Some("gemma4-dense")), (None, None)]
+        {
+            let (mut all, counts) = attached(false);
+            all.found(1);
+            let (model, source) = all.with(found);
+            assert_eq!(layers(&model), counts[found.map_or(0, |number| number + 1)]);
+            let name = source.map(|source| source.name());
+            assert_eq!(
+                name.as_deref().map(|name| name.contains(draft.unwrap())),
+                draft.map(|_| true)
+            );
         }
-        let error = named.check_layers(&ModelLibrary::default(), Some(1)).unwrap_err().to_string();
-        for part in ["demo-draft", "--gpu-layers 1 ", "leave --gpu-layers out", "--draft ngram"] {
+        let (named, [plain, ..]) = attached(true);
+        let (model, source) = named.first();
+        assert_eq!((layers(&model), source.unwrap().name().as_str()), (plain, "demo"));
+    }
+
+    #[test]
+    fn layers_on_two_devices_leave_found_drafts_out_and_refuse_a_named_one() {
+        let library = ModelLibrary::default();
+        let (mut named, [all, ..]) = attached(true);
+        for layers in [None, Some(0), Some(all), Some(99)] {
+            named.check_layers(&library, layers).unwrap();
+        }
+        let error = named.check_layers(&library, Some(1)).unwrap_err().to_string();
+        for part in ["draft demo ", "--gpu-layers 1 ", "leave --gpu-layers out", "--draft ngram"] {
             assert!(error.contains(part), "{part}: {error}");
         }
-        let (mut found, _) = attached(true);
-        found.check_layers(&ModelLibrary::default(), Some(1)).unwrap();
-        assert!(!found.is_found() && found.draft.is_none());
-        found.check_layers(&ModelLibrary::default(), Some(1)).unwrap();
-    }
-
-    fn empty_placement() -> Placement {
-        let width = Width { tokens: 1, outputs: 1 };
-        let options =
-            ProgramOptions { width, kv: KvType::F16, context: 1, sequences: 1, blocks: 1 };
-        Placement { parts: Vec::new(), options, running: 1, full_blocks: 1, depth: 1 }
-    }
-
-    fn unsupported() -> EngineError {
-        let what = "its heads have 1024 elements".to_owned();
-        EngineError::Backend(BackendError::Unsupported { device: "gpu".to_owned(), what })
+        let (mut found, _) = attached(false);
+        found.found(0);
+        found.check_layers(&library, Some(1)).unwrap();
+        assert!(found.found(0).is_none() && found.named.is_none());
+        found.check_layers(&library, Some(1)).unwrap();
     }
 
     #[test]
-    fn a_device_that_lacks_something_for_a_found_draft_runs_the_model_without_it() {
-        let (mut found, [with, without]) = attached(true);
-        let load = |fails: &'static [usize]| {
-            move |model: &Model| {
-                let layers = model.config().layers.len();
-                if fails.contains(&layers) { Err(unsupported()) } else { Ok(layers) }
-            }
+    fn what_fails_with_a_found_draft_is_tried_with_the_next() {
+        let unsupported = || {
+            let what = "its heads have 1024 elements".to_owned();
+            BackendError::Unsupported { device: "gpu".to_owned(), what }
         };
-        let lacks = |layers: usize| -> &'static [usize] { Vec::leak(vec![layers]) };
-        assert_eq!(found.load(&ModelLibrary::default(), load(&[])).unwrap(), with);
-        assert!(found.is_found() && found.draft.is_some(), "it is kept");
-        assert_eq!(found.load(&ModelLibrary::default(), load(lacks(with))).unwrap(), without);
-        assert!(!found.is_found() && found.draft.is_none());
-        assert_eq!(found.model.config().layers.len(), without);
-
-        let (mut found, _) = attached(true);
-        let neither = |_: &Model| -> Result<(), _> { Err(unsupported()) };
-        assert!(found.load(&ModelLibrary::default(), neither).is_err());
-        assert!(found.is_found(), "the processor may run both");
-        let (mut named, _) = attached(false);
-        assert!(named.load(&ModelLibrary::default(), load(lacks(with))).is_err());
-        assert!(named.draft.is_some());
-    }
-
-    #[test]
-    fn a_found_draft_that_cannot_be_loaded_is_left_out() {
-        let load = |error: fn() -> BackendError, with: usize| {
-            move |model: &Model| match model.config().layers.len() == with {
-                true => Err(EngineError::Backend(error())),
-                false => Ok(()),
-            }
+        let damaged = || {
+            let what = "element 0 is NaN".to_owned();
+            BackendError::Failed { device: "cpu".to_owned(), what }
         };
-        let damaged = || BackendError::Failed {
-            device: "cpu".to_owned(),
-            what: "element 0 is NaN".to_owned(),
+        let short = || {
+            let what = "weights".to_owned();
+            BackendError::OutOfMemory { what, needed: 1, device: "gpu".to_owned() }
         };
-        let (mut found, [with, _]) = attached(true);
-        assert!(found.load(&ModelLibrary::default(), load(damaged, with)).is_ok());
-        assert!(!found.is_found() && found.draft.is_none());
-        let full = || BackendError::OutOfMemory {
-            what: "weights".to_owned(),
-            needed: 1,
-            device: "gpu".to_owned(),
+        // The errors with drafts and, at the end, without one; how many are followed by another
+        // attempt.
+        let failed = |errors: Vec<(Option<usize>, BackendError)>| -> (usize, Attempts) {
+            let mut attempts = Attempts::default();
+            let again = errors
+                .into_iter()
+                .map_while(|(found, error)| attempts.go_on(found, &error.into()).then_some(()));
+            (again.count(), attempts)
         };
-        let (mut found, [with, _]) = attached(true);
-        assert!(found.load(&ModelLibrary::default(), load(full, with)).is_err());
-        assert!(found.is_found(), "what is short has a remedy of its own");
-    }
-
-    #[test]
-    fn a_found_draft_that_has_no_room_is_left_out() {
-        let place = |_: &Model| Ok::<_, &str>(empty_placement());
-        fn itself(placement: &Placement) -> &Placement {
-            placement
+        for (errors, again, from) in [
+            (vec![(Some(0), unsupported())], 1, 1),
+            (vec![(Some(0), damaged()), (Some(2), unsupported())], 2, 3),
+            (vec![(Some(0), damaged()), (Some(1), short())], 2, 2),
+            (vec![(Some(0), unsupported()), (None, unsupported())], 1, 1),
+            (vec![(Some(0), short())], 0, 0),
+            (vec![(None, damaged())], 0, 0),
+        ] {
+            let (found, attempts) = failed(errors);
+            assert_eq!((found, attempts.from, attempts.refused.len()), (again, from, again));
         }
-        let (mut named, [with, without]) = attached(false);
-        assert!(named.choose(&ModelLibrary::default(), place, itself).is_none());
-        let (mut found, _) = attached(true);
-        assert!(found.choose(&ModelLibrary::default(), place, itself).unwrap().is_ok());
-        assert!(found.draft.is_some());
-        let only_without = |model: &Model| match model.config().layers.len() {
-            layers if layers == with => Err("there is no room"),
-            _ => Ok(empty_placement()),
-        };
-        assert!(found.choose(&ModelLibrary::default(), only_without, itself).unwrap().is_ok());
-        assert!(found.draft.is_none());
-        assert_eq!(found.model.config().layers.len(), without);
+        let (_, attempts) = failed(vec![(Some(0), unsupported()), (Some(1), damaged())]);
+        let [(0, first), (1, second)] = &attempts.refused[..] else { panic!("{attempts:?}") };
+        assert_eq!(first, "gpu cannot run it: its heads have 1024 elements");
+        assert!(second.contains("element 0 is NaN"), "{second}");
     }
 }

@@ -1,26 +1,17 @@
-//! Devices, and a draft model on them beside its model, before anything is loaded.
+//! A draft model on its device beside its model, before anything is loaded.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use trine_backend::{BackendError, Demand, Device, Memory, MemoryKind, Placement, placement};
-use trine_model::lend::lend;
-use trine_model::{Plan, Weight, names};
+use trine_backend::{BackendError, Demand, Memory, MemoryKind, Placement};
+use trine_model::{Weight, names};
 
-use crate::device::Opened;
 use crate::draft::{self, Draft};
 use crate::forecast::drafts::Guessing;
 use crate::options::Options;
 use crate::placed::Placed;
+use crate::planner::Devices;
 use crate::session::formats;
 use crate::words;
-
-/// Where a model and its draft model would run.
-pub struct Devices {
-    /// The devices of the model, here or of another machine.
-    pub opened: Opened,
-    /// The device that the draft model has for itself.
-    pub own: Option<Box<Opened>>,
-}
 
 /// A draft model on its device before it is loaded.
 pub struct PlacedDraft {
@@ -28,110 +19,34 @@ pub struct PlacedDraft {
     formats: String,
     layers: usize,
     placed: Placed,
-    /// The bytes that it takes of each device of the model, in their order.
-    taken: Vec<u64>,
 }
 
-impl Devices {
-    /// Decides where a Plan would run, beside a draft model that is loaded before it.
+impl PlacedDraft {
+    /// Takes the decision about a draft model.
     ///
     /// # Errors
     /// Returns an error if it has no room.
-    pub fn place(
-        &self,
-        plan: &Plan,
-        demand: &Demand,
-        draft: Option<&PlacedDraft>,
-    ) -> Result<Placed> {
-        let taken = draft.map_or(&[][..], |draft| &draft.taken);
-        let Self { opened, .. } = self;
-        let mut placed = here(opened, opened.device.as_ref(), plan, demand, taken)?;
-        // A GPU has passes of its own for a partner.
-        if let Some(npu) = opened.npu.as_ref().filter(|_| opened.gpus.is_empty()) {
-            for part in &mut placed.placement.parts {
-                part.plan = lend(part.plan.clone(), &|weight| npu.kept(weight));
-            }
-        }
-        Ok(placed)
-    }
-
-    /// Decides where a draft model would run.
-    ///
-    /// # Errors
-    /// Returns an error if it has no room.
-    pub fn place_draft(
-        &self,
+    pub fn new(
         draft: &Draft,
-        settings: &Options,
-        sizes: (usize, usize),
-    ) -> Result<PlacedDraft> {
-        let options = draft.options(settings, sizes);
-        let demand = options.demand(draft.model.config().context)?;
-        let plan = options.plan(&draft.model);
-        let Self { opened, own } = self;
-        let device = draft::device_of(own.as_deref(), settings, opened);
-        let placed = here(opened, device, &plan, &demand, &[]);
-        let placed = placed.with_context(|| match opened.is_absent {
-            false => draft.not_loaded(device),
+        placement: Result<Placement, BackendError>,
+        demand: &Demand,
+        devices: &Devices,
+    ) -> Result<Self> {
+        let placement = placement.with_context(|| match devices.plain.is_absent {
+            false => draft.not_loaded(devices.for_draft()),
             true => format!(
                 "the draft model {} has no room there; --draft ngram needs no model",
                 words::harmless(&draft.source.name())
             ),
         })?;
-        Ok(PlacedDraft {
+        Ok(Self {
             name: draft.source.name(),
             formats: formats(&draft.model).join(" "),
             layers: draft.model.config().layers.len(),
-            taken: self.taken(placed.placement(), settings),
-            placed,
+            placed: Placed::new(placement, &devices.plain, demand),
         })
     }
 
-    /// Returns what a draft model takes of each device of the model, in their order: the processor,
-    /// then GPUs.
-    fn taken(&self, placement: &Placement, settings: &Options) -> Vec<u64> {
-        let gpus_of = |opened: &Opened| -> Vec<Option<[u8; 16]>> {
-            std::iter::once(None).chain(opened.gpus.iter().map(|gpu| gpu.uuid())).collect()
-        };
-        // The sites of the draft model, and those of the model; the processor is `None`.
-        let Self { opened, own } = self;
-        let all = gpus_of(opened);
-        let own = match own {
-            Some(own) => gpus_of(own),
-            None if draft::is_on_first_gpu(settings, opened) => vec![all[1]],
-            None => all.clone(),
-        };
-        let mut taken = vec![0; all.len()];
-        for part in placement.all_parts() {
-            let bytes = part.memory.total();
-            let site = own.get(part.site).and_then(|own| all.iter().position(|site| site == own));
-            if let Some(site) = site {
-                taken[site] += bytes;
-            }
-            if part.device_memory.kind == MemoryKind::Shared {
-                taken[0] += bytes;
-            }
-        }
-        taken
-    }
-}
-
-/// Decides where a Plan would run on a device among those that are opened.
-///
-/// # Errors
-/// Returns an error if it has no room.
-pub(super) fn here(
-    opened: &Opened,
-    device: &dyn Device,
-    plan: &Plan,
-    demand: &Demand,
-    taken: &[u64],
-) -> Result<Placed, BackendError> {
-    let placement = placement::decide(plan, device, demand, taken)?;
-    Ok(Placed::new(placement, opened.gpus.clone(), demand))
-}
-
-impl PlacedDraft {
     /// Returns its placement, for people.
     pub fn text(&self) -> String {
         format!(

@@ -14,7 +14,7 @@ use trine_session::model_source::find;
 use trine_session::picture_file::{Input, decode};
 use trine_session::statistics::Summary;
 use trine_session::tower;
-use trine_session::vision::{self, Seat};
+use trine_session::vision::{self, TowerPlacement};
 
 use crate::cli::{BenchArgs, BenchPicture};
 use crate::interrupt::Watch;
@@ -81,9 +81,9 @@ pub(super) fn run(
     let TowerInput { grid, soft_tokens, .. } = input;
     let gpu = GpuOptions::tuned(settings.tune.into());
     let opened = settings.device.open(library, settings.threads, settings.gpu_layers, gpu)?;
-    let seat = Seat::fastest(library, &model, &opened)?;
-    let mut program = seat.load(&model).with_context(|| {
-        format!("the vision tower cannot be loaded on {}", terminal::harmless(&seat.name()))
+    let placed = TowerPlacement::fastest(library, &model, &opened)?;
+    let mut program = placed.load(&model).with_context(|| {
+        format!("the vision tower cannot be loaded on {}", terminal::harmless(&placed.name()))
     })?;
     let watch = Watch::new();
     let mut seconds = Vec::new();
@@ -104,14 +104,14 @@ pub(super) fn run(
     let operations = model.tower_plan(false).cost(workload).operations;
     let summary = Summary::of(&seconds);
     let median = summary.as_ref().map_or(f64::NAN, |summary| summary.median);
-    let products = measured::prompt_rate(seat.device(), &plain);
+    let products = measured::prompt_rate(placed.device(), &plain);
     if let (Err(error), true) = (&products, verbose) {
         output::note(&format!("the rate of products is left out: {error:#}"));
     }
     let report = Report {
         model: source.name(),
         vision: tower::Report::of(&model),
-        device: seat.name(),
+        device: placed.name(),
         version: env!("CARGO_PKG_VERSION"),
         repeats: seconds.len(),
         picture: (picture.width(), picture.height()),

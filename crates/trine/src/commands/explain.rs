@@ -7,7 +7,7 @@ use trine_backend::Memory;
 use trine_backend::placement::CONTEXT_USUAL;
 use trine_model::{Cost, KvType, Model, Plan, Workload};
 use trine_session::device::{DeviceChoice, GpuOptions};
-use trine_session::draft::{self, Attached, Drafting};
+use trine_session::draft::{self, Drafting};
 use trine_session::experts::Experts;
 use trine_session::forecast::PREFILL;
 use trine_session::forecast::drafts::Guessing;
@@ -17,8 +17,9 @@ use trine_session::library::ModelLibrary;
 use trine_session::model_source::Source;
 use trine_session::npu;
 use trine_session::options::Options;
-use trine_session::placed::drafts::{self as placed_drafts, Devices, PlacedDraft};
+use trine_session::placed::drafts::{self as placed_drafts, PlacedDraft};
 use trine_session::placed::{Needs, Placed, memory_json};
+use trine_session::planner::{Asked, Devices};
 use trine_session::session::{Sizes, formats};
 
 use crate::cli::{DraftArgs, ExplainArgs};
@@ -65,7 +66,7 @@ pub(crate) fn run(set: &Settings, args: ExplainArgs) -> Result<()> {
         }
     }
     let drafting = Drafting::typed(library, args.draft.as_ref(), args.fetch.unasked())?;
-    let Attached { model, draft: reading, .. } = drafting.attach(library, &source, plain)?;
+    let (model, reading) = drafting.attach(library, &source, plain)?.first();
     let draft = drafting.find(library, &source, &model, &settings)?;
     let options = Sizes::default().options(&source.name(), &model, &settings, library)?;
     let asked = options.demand(most)?.context();
@@ -190,19 +191,31 @@ fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()>
     let name = source.name();
     let mut attached = drafting.attach(library, source, source.open(settings.quantize)?)?;
     attached.check_layers(library, settings.gpu_layers)?;
-    let model = &attached.model;
-    let draft = drafting.find(library, source, model, &settings)?;
+    let draft = drafting.find(library, source, attached.plain(), &settings)?;
     let sizes =
         args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(Some(most.into())));
-    let options = sizes.guessing(&drafting).options(&name, model, &settings, library)?;
-    let demand = options.demand_of(model)?;
+    let options = sizes.guessing(&drafting).options(&name, attached.plain(), &settings, library)?;
+    let demand = options.demand_of(attached.plain())?;
     let devices = devices(library, args, &settings, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
-    let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;
-    let place = |model: &Model| devices.place(&options.plan(model), &demand, draft.as_ref());
-    let chosen = attached.choose(library, place, Placed::placement);
-    let placed = chosen.unwrap_or_else(|| place(&attached.model));
-    let Attached { model, draft: reading, .. } = attached;
+    let needs = draft.as_ref().map(|draft| draft.needs(&settings, sizes)).transpose()?;
+    let draft_demand = needs.as_ref().map(|(_, demand)| *demand);
+    let places = devices.plan(Asked {
+        draft: needs,
+        model: options.plan(attached.plain()),
+        demand,
+        found: &mut attached.plans(&options, 0),
+        tower: None,
+    });
+    attached.tell_left_out(library, 0, &places.left_out);
+    let plan = options.plan(attached.model(places.found));
+    let placed = devices.place(&plan, &demand, &places);
+    let placed = placed.map(|placement| Placed::new(placement, &devices.model, &demand));
+    let (model, reading) = attached.with(places.found);
+    let placed_draft = draft.zip(places.draft).zip(draft_demand);
+    let draft = placed_draft
+        .map(|((draft, place), demand)| PlacedDraft::new(&draft, place, &demand, &devices))
+        .transpose()?;
     let placed = placed.with_context(|| {
         let taking = draft.as_ref().map_or(String::new(), |draft| format!("; {}", draft.taking()));
         format!("{} cannot be placed{taking}", terminal::harmless(&name))
@@ -246,14 +259,13 @@ fn devices(
     let Options { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
     if let DeviceChoice::Machine(name) = &settings.device {
         let preset = named(name)?;
-        let opened = preset.devices(batch_invariant, args.memory, gpu_layers);
-        return Ok(Devices { opened, own: None });
+        return Ok(Devices::of(preset.devices(batch_invariant, args.memory, gpu_layers)));
     }
     let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
-    let opened = settings.device.open(library, threads, gpu_layers, gpu)?;
-    let opened = npu::describe(library, opened, settings.npu.as_ref())?;
-    let own = own.map(|own| draft::open(library, own, settings).map(Box::new)).transpose()?;
-    Ok(Devices { opened, own })
+    let plain = settings.device.open(library, threads, gpu_layers, gpu)?;
+    let model = npu::describe(library, plain.clone(), settings.npu.as_ref())?;
+    let own = own.map(|own| draft::open(library, own, settings)).transpose()?;
+    Ok(Devices { model, plain, own })
 }
 
 /// Returns the costs that are shown: those of a token, of a prompt, and of a guess by a draft that

@@ -9,7 +9,7 @@ use trine_backend::Device;
 use trine_hub::catalog::{self, Known};
 use trine_model::{KvType, Model, Workload};
 use trine_session::device::{DeviceChoice, GpuOptions};
-use trine_session::draft::{Attached, Drafting};
+use trine_session::draft::Drafting;
 use trine_session::fitting;
 use trine_session::forecast::drafts::{DraftModel, Guessing};
 use trine_session::forecast::{
@@ -107,7 +107,7 @@ pub(crate) fn run(set: &Settings, args: PlanArgs) -> Result<()> {
     let drafting = Drafting::typed(library, args.draft.as_ref(), args.fetch.unasked())?;
     let plain = source.open(settings.quantize)?;
     let seeing = tower::attach_if_any(library, &source, plain.clone(), &args.tower.choice())?;
-    let Attached { model, draft: reading, .. } = drafting.attach(library, &source, plain)?;
+    let (model, reading) = drafting.attach(library, &source, plain)?.first();
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
     let draft = drafting.find(library, &source, &model, &settings)?;
     let guessing = Guessing::of(draft.as_ref(), reading.as_ref(), &model);

@@ -9,7 +9,7 @@ use trine_backend::Memory;
 use trine_engine::EngineOptions;
 use trine_hub::{EntryState, Preset, StoreEntry};
 use trine_model::{AttentionKind, GenerationDefaults, KvType, Model};
-use trine_session::draft::{Attached, Draft, Drafting};
+use trine_session::draft::{Draft, Drafting};
 use trine_session::experts::Experts;
 use trine_session::forecast::drafts::Guessing;
 use trine_session::header::find_shape;
@@ -112,7 +112,7 @@ pub(crate) fn run(set: &Settings, args: ShowArgs) -> Result<()> {
     let plain = source.open(None)?;
     let settings = options::measuring(set, &Placement::default(), KvType::F16);
     let drafting = Drafting::typed(library, args.draft.as_ref(), args.fetch.unasked())?;
-    let Attached { model, draft: reading, .. } = drafting.attach(library, &source, plain)?;
+    let (model, reading) = drafting.attach(library, &source, plain)?.first();
     let draft = match drafting.find(library, &source, &model, &settings)? {
         Some(draft) => Some(draft_report(&draft)?),
         None => reading_report(reading.as_ref(), &model)?,
