@@ -200,9 +200,11 @@ mod tests {
     #[test]
     fn versions_are_those_of_the_release() {
         let text = "\
- mesa-vulkan-drivers | 26.1.6-1~bpo13+1 | http://mirror.example/debian trixie-backports/main amd64 Packages
+ mesa-vulkan-drivers | 26.1.6-1~bpo13+1 | http://mirror.example/debian trixie-backports/main \
+            amd64 Packages
  mesa-vulkan-drivers | 25.0.7-2+deb13u1 | http://mirror.example/debian trixie/main amd64 Packages
- mesa-vulkan-drivers | 25.0.7-2~bpo12+1 | http://mirror.example/debian bookworm-backports/main amd64 Packages
+ mesa-vulkan-drivers | 25.0.7-2~bpo12+1 | http://mirror.example/debian bookworm-backports/main \
+            amd64 Packages
 ";
         assert_eq!(versions_in(text, "trixie"), ["25.0.7-2+deb13u1"]);
         assert_eq!(versions_in(text, "bookworm-backports"), ["25.0.7-2~bpo12+1"]);

@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn tests_are_functions_that_say_so() {
         let file = syn::parse_file(
-            "#[test] fn a() {} #[tokio::test] async fn b() {} fn c() {} mod tests { #[test] fn d() {} } // fn e()
+            "#[test] fn a() {} #[tokio::test] async fn b() {} fn c() {}
+             mod tests { #[test] fn d() {} } // fn e()
              #[test] #[ignore] fn f() {}",
         );
         let file = file.expect("it is Rust");

@@ -344,7 +344,8 @@ const FIGURE: f64 = 92.0;
 /// Two sets of colours. The background is drawn, so that neither set depends on the page around the
 /// chart.
 const STYLE: &str = "\
-    text { font-family: system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2328; }
+    text { font-family: system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, \
+        sans-serif; font-size: 12px; fill: #1f2328; }
     .title { font-size: 17px; font-weight: 600; }
     .test { font-weight: 600; }
     .muted { fill: #59636e; }

@@ -449,8 +449,12 @@ pub(crate) mod tests {
     fn what_is_compiled_only_for_tests_does_not_count() {
         let files = [
             ("main.rs", "mod b; mod c; #[cfg(test)] mod testing;"),
-            ("b.rs", "#[cfg(test)] use crate::c::A; #[cfg(all(test, unix))] mod tests { use crate::c::B; }
-                impl T { #[cfg(test)] fn f() { crate::c::g(); } }"),
+            (
+                "b.rs",
+                "#[cfg(test)] use crate::c::A;
+                #[cfg(all(test, unix))] mod tests { use crate::c::B; }
+                impl T { #[cfg(test)] fn f() { crate::c::g(); } }",
+            ),
             ("c.rs", "#[cfg(not(test))] use crate::b::A;"),
             ("testing.rs", "use crate::b::A; use crate::c::A;"),
         ];

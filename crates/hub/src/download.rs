@@ -287,10 +287,11 @@ fn shown(size: Option<u64>) -> String {
 
 /// Returns whether a login or error page was sent as a file that never begins with '<'.
 fn is_page(name: &str, beginning: &[u8]) -> bool {
+    let beginning = beginning.trim_ascii_start();
     [".gguf", ".safetensors", ".json"].iter().any(|extension| has_extension(name, extension))
-        && beginning.trim_ascii_start().first() == Some(&b'<')
+        && beginning.first() == Some(&b'<')
         // A safetensors file begins with a length, whose lowest byte can be any character.
-        && beginning.trim_ascii_start().get(1).is_some_and(|b| b.is_ascii_alphabetic() || *b == b'!')
+        && beginning.get(1).is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'!')
 }
 
 /// Returns the first byte, last byte and total of `bytes 5-9/10` or `bytes 5-9/*` (RFC 9110, 14.4).

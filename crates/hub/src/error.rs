@@ -140,7 +140,10 @@ pub enum HubError {
         retry_after: Option<u64>,
     },
     /// The server answered with an error status.
-    #[error("{url} answered HTTP {status}{}; try again later or check HF_ENDPOINT", with_message(.message))]
+    #[error(
+        "{url} answered HTTP {status}{}; try again later or check HF_ENDPOINT",
+        with_message(.message)
+    )]
     Status {
         /// The address, without its query.
         url: String,

@@ -248,7 +248,13 @@ fn cut(text: &str) -> String {
     for character in text.chars().take(SHOWN_MAX) {
         // These begin lines, or turn the direction of writing.
         let is_harmful = character.is_control()
-            || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            || matches!(
+                character,
+                '\u{61c}'
+                    | '\u{200e}'..='\u{200f}'
+                    | '\u{2028}'..='\u{202e}'
+                    | '\u{2066}'..='\u{2069}'
+            );
         match is_harmful {
             true => shown.extend(character.escape_default()),
             false => shown.push(character),

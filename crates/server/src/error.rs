@@ -214,11 +214,13 @@ impl ApiError {
         let message = &*self.message_in(dialect);
         match dialect {
             Dialect::OpenAi => json!({"error": {
-                "message": message, "type": self.openai_type(), "param": self.param, "code": self.code,
+                "message": message, "type": self.openai_type(), "param": self.param,
+                "code": self.code,
             }}),
             Dialect::Llama => {
                 let mut error = json!({
-                    "code": self.status.as_u16(), "message": message, "type": self.llama_type(), "param": self.param,
+                    "code": self.status.as_u16(), "message": message,
+                    "type": self.llama_type(), "param": self.param,
                 });
                 if let Some((prompt, context)) = self.counts {
                     error["n_prompt_tokens"] = prompt.into();

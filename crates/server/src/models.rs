@@ -274,7 +274,9 @@ impl Models {
             };
             let outcome = tokio::select! {
                 biased;
-                outcome = receiver.wait_for(Option::is_some) => Some(outcome.map(|outcome| outcome.clone())),
+                outcome = receiver.wait_for(Option::is_some) => {
+                    Some(outcome.map(|outcome| outcome.clone()))
+                }
                 () = settled => None,
             };
             // The server may be ending.

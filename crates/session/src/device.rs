@@ -116,12 +116,13 @@ impl DeviceChoice {
         }
         if let Some(foreign) = foreign(text) {
             return Err(format!(
-                "trine has no {foreign}; it drives NVIDIA, AMD and Intel GPUs through Vulkan: --device vulkan"
+                "trine has no {foreign}; it drives NVIDIA, AMD and Intel GPUs through Vulkan: \
+                 --device vulkan"
             ));
         }
         choice.ok_or_else(|| {
-            "choose auto, cpu, reference, vulkan[:INDEX or :NAME] or several, such as vulkan:0,vulkan:1; `trine doctor` \
-             lists the devices"
+            "choose auto, cpu, reference, vulkan[:INDEX or :NAME] or several, such as \
+             vulkan:0,vulkan:1; `trine doctor` lists the devices"
                 .to_owned()
         })
     }
@@ -156,11 +157,13 @@ impl DeviceChoice {
         match (self, layers) {
             (DeviceChoice::Reference | DeviceChoice::Cpu, Some(layers @ 1..)) => {
                 Err(usage(format!(
-                    "--gpu-layers {layers} needs a GPU; choose one with --device, or leave out --gpu-layers"
+                    "--gpu-layers {layers} needs a GPU; choose one with --device, or leave out \
+                     --gpu-layers"
                 )))
             }
             (DeviceChoice::Machine(name), _) => Err(usage(format!(
-                "--device {} is a machine for `explain` and `plan`, which run nothing; `trine doctor` lists the devices here",
+                "--device {} is a machine for `explain` and `plan`, which run nothing; \
+                 `trine doctor` lists the devices here",
                 words::harmless(name)
             ))),
             (DeviceChoice::Reference, _) => Ok(Opened::alone(ReferenceDevice::new(), 1, None)),
@@ -196,10 +199,18 @@ impl DeviceChoice {
                 )
             }
             (DeviceChoice::Auto, layers) => {
-                match (VulkanDevice::open(Choice::Best, cache(), library.callbacks.loading()), layers) {
-                    (Ok(device), layers) => Opened::of_gpus(vec![gpu.apply(library, device)], threads, layers),
+                match (
+                    VulkanDevice::open(Choice::Best, cache(), library.callbacks.loading()),
+                    layers,
+                ) {
+                    (Ok(device), layers) => {
+                        Opened::of_gpus(vec![gpu.apply(library, device)], threads, layers)
+                    }
                     (Err(reason), Some(layers)) => Err(reason).with_context(|| {
-                        format!("--gpu-layers {layers} needs a GPU; leave it out to run on the processor")
+                        format!(
+                            "--gpu-layers {layers} needs a GPU; leave it out to run on the \
+                             processor"
+                        )
                     }),
                     (Err(reason), None) => {
                         tracing::debug!(%reason, "no GPU is used");
@@ -225,7 +236,8 @@ fn check_list(text: &str) -> Result<(), String> {
                 .to_owned(),
         ),
         Some(other) => Err(format!(
-            "{other} cannot be one of several devices; a list has GPUs with index or name, such as vulkan:0,vulkan:1"
+            "{other} cannot be one of several devices; a list has GPUs with index or name, such as \
+             vulkan:0,vulkan:1"
         )),
     }
 }

@@ -238,7 +238,10 @@ impl Placed {
         let part = |(index, part): (usize, &Part)| {
             let Memory { weights, mapped, caches, scratch } = part.memory;
             let steps = launches.iter().filter(|launches| launches.part == index);
-            let step = |launches: &Launches| json!({ "what": launches.step, "tokens": launches.tokens, "text": launches.text });
+            let step = |launches: &Launches| {
+                let Launches { step, tokens, text, .. } = launches;
+                json!({ "what": step, "tokens": tokens, "text": text })
+            };
             let experts = part.aside.as_ref().map(|aside| {
                 json!({
                     "device": aside.device,

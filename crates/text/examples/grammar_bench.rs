@@ -13,13 +13,16 @@ use trine_text::{GrammarCompiler, GrammarSource};
 const SCHEMA: &str = r#"{"type":"object","properties":{
     "name":{"type":"string"},"age":{"type":"integer"},"email":{"type":"string","format":"email"},
     "tags":{"type":"array","items":{"type":"string"},"maxItems":5},
-    "address":{"type":"object","properties":{"street":{"type":"string"},"zip":{"type":"string","pattern":"^[0-9]{5}$"}},
+    "address":{"type":"object","properties":{
+        "street":{"type":"string"},"zip":{"type":"string","pattern":"^[0-9]{5}$"}},
         "required":["street","zip"],"additionalProperties":false},
     "kind":{"enum":["person","company","other"]}},
     "required":["name","age","email","tags","address","kind"],"additionalProperties":false}"#;
 
-const REPLY: &str = r#"{"name": "Ada \"L\" Lovelace", "age": 36, "email": "ada@example.org", "tags": ["mathematics", "engines", "poetry"],
- "address": {"street": "12 St James's Square, where the windows are", "zip": "12345"}, "kind": "person"}"#;
+const REPLY: &str = r#"{"name": "Ada \"L\" Lovelace", "age": 36, "email": "ada@example.org",
+ "tags": ["mathematics", "engines", "poetry"],
+ "address": {"street": "12 St James's Square, where the windows are", "zip": "12345"},
+ "kind": "person"}"#;
 
 /// Resident memory of this process in MiB.
 fn resident() -> usize {

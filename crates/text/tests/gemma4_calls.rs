@@ -351,7 +351,8 @@ fn schemas_of_all_kinds_are_held() {
         ),
         (
             json!({"type": "array",
-                "prefixItems": [{"type": "integer"}, {"type": "boolean"}], "items": {"type": "null"}, "minItems": 1, "maxItems": 4}),
+                "prefixItems": [{"type": "integer"}, {"type": "boolean"}],
+                "items": {"type": "null"}, "minItems": 1, "maxItems": 4}),
             vec!["[1]".into(), "[1,true]".into(), "[1,true,null,null]".into()],
             vec!["[]".into(), "[true]".into(), "[1,true,null,null,null]".into(), "[1,null]".into()],
         ),
@@ -381,7 +382,8 @@ fn schemas_of_all_kinds_are_held() {
         ),
         (
             json!({"allOf": [{"type": "object",
-                "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"properties": {"b": {"type": "integer"}}}]}),
+                "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+            {"properties": {"b": {"type": "integer"}}}]}),
             vec!["{a:1}".into(), "{a:1,b:2}".into()],
             vec!["{b:1}".into(), "{a:1,c:2}".into()],
         ),
@@ -452,7 +454,8 @@ fn schemas_may_refer_to_themselves() {
     let schema = json!({
         "type": "object", "properties": {"root": {"$ref": "#/$defs/node"}}, "required": ["root"],
         "$defs": {"node": {"type": "object",
-            "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["next"]}},
+            "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+            "required": ["next"]}},
     });
     let grammar = world.grammar(&tools(&schema), &ToolChoice::Required, false);
     check(&world, &grammar, "<|tool_call>call:f{root:{next:{next:null}}}<tool_call|>", true);
@@ -591,7 +594,9 @@ fn hostile_schemas_are_refused_or_held() {
         .into();
     let mut crossed = json!({"type": "object", "properties": part});
     for _ in 0..6 {
-        crossed = json!({"allOf": [crossed, {"anyOf": [{"required": ["p1"]}, {"required": ["p2"]}, {"required": ["p3"]}, {"required": ["p4"]}]}]});
+        crossed = json!({"allOf": [crossed,
+            {"anyOf": [{"required": ["p1"]}, {"required": ["p2"]}, {"required": ["p3"]},
+                {"required": ["p4"]}]}]});
     }
     let crossed = json!({"type": "object", "properties": {"v": crossed}});
     // Each definition has two ways to the next one, and says something itself.
@@ -621,7 +626,8 @@ fn hostile_schemas_are_refused_or_held() {
         chain,
         json!({"type": "object", "properties": {"v": {"enum": values}}}),
         json!({"type": "object",
-            "properties": {"v": {"type": "array", "items": {"type": "integer"}, "minItems": 4000}}}),
+            "properties": {"v": {"type": "array", "items": {"type": "integer"},
+                "minItems": 4000}}}),
         json!({"type": "object", "properties": {"v": {"type": "string", "minLength": 60000}}}),
         json!({"type": "object", "properties": {"v": false}, "required": ["v"]}),
     ] {

@@ -99,13 +99,16 @@ fn replies_are_split_wherever_they_are_cut() {
         ("<|channel><channel|><channel|>It is.<channel|>".into(), vec!["text \"It is.\""]),
         ("<|channel>thought<channel|> \n".into(), vec![]),
         ("<|channel>thought\n  I am cut".into(), vec!["thought \"I am cut\""]),
-        ("<|channel>I have no name and am long<channel|>x".into(), vec!["thought \"I have no name \
-            and am long\"",
-            "text \"x\""]),
+        (
+            "<|channel>I have no name and am long<channel|>x".into(),
+            vec!["thought \"I have no name and am long\"", "text \"x\""],
+        ),
         (oslo.clone(), vec!["weather {\"city\":\"Oslo\"}"]),
         (
-            format!("<|channel>thought\nTwo.\n<channel|>\n{oslo}\n\
-                <|tool_call>call:time{{}}<tool_call|>"),
+            format!(
+                "<|channel>thought\nTwo.\n<channel|>\n{oslo}\n\
+                 <|tool_call>call:time{{}}<tool_call|>"
+            ),
             vec!["thought \"Two.\"", "weather {\"city\":\"Oslo\"}", "time {}"],
         ),
         (format!("I look.\n{oslo}"), vec!["text \"I look.\\n\"", "weather {\"city\":\"Oslo\"}"]),
@@ -117,13 +120,19 @@ fn replies_are_split_wherever_they_are_cut() {
         // What guided models do not write, and others do.
         (
             "<|tool_call> \
-             call:weather{ city : \"Oslo\" , days: 2 , a:[ 1 ,-2.50e3,None, true ] ,b:{}}<tool_call|>".into(),
+             call:weather{ city : \"Oslo\" , days: 2 , a:[ 1 ,-2.50e3,None, true ] ,b:{}}\
+             <tool_call|>"
+                .into(),
             vec!["weather {\"city\":\"Oslo\",\"days\":2,\"a\":[1,-2.50e3,null,true],\"b\":{}}"],
         ),
-        ("<|tool_call>call:weather{city:Oslo,}<tool_call|>".into(), vec!["weather \
-            {\"city\":\"Oslo\"}"]),
         (
-            format!("<|tool_call>call:weather{{{q}a:b{q}:{q}{q},city:{q}x{q},city:{q}y{q}}}<tool_call|>"),
+            "<|tool_call>call:weather{city:Oslo,}<tool_call|>".into(),
+            vec!["weather {\"city\":\"Oslo\"}"],
+        ),
+        (
+            format!(
+                "<|tool_call>call:weather{{{q}a:b{q}:{q}{q},city:{q}x{q},city:{q}y{q}}}<tool_call|>"
+            ),
             vec!["weather {\"a:b\":\"\",\"city\":\"x\"}"],
         ),
     ];
@@ -214,18 +223,29 @@ fn written(messages: Value, template: &ChatTemplate) -> String {
 fn conversations_are_written_for_the_template() {
     let call = |id: &str, city: &str| {
         json!({"id": id, "type": "function", "function": {"name": "weather",
-        "arguments": format!("{{\"city\": \"{city}\", \"A\": null}}")}})
+            "arguments": format!("{{\"city\": \"{city}\", \"A\": null}}")}})
     };
     let messages = json!([
         {"role": "user", "content": "Weather?"},
-        {"role": "assistant", "content": "<|channel>thought\nx\n<channel|>I look.", "thinking": "Hm.",
+        {"role": "assistant", "content": "<|channel>thought\nx\n\
+            <channel|>I look.", "thinking": "Hm.",
             "tool_calls": [call("1", "Oslo"), call("2", "Rome")]},
         {"role": "tool", "tool_call_id": "1", "content": "{\"t\": 1}"},
         {"role": "tool", "tool_call_id": "2", "content": "hot"},
     ]);
-    let expected = "<bos><|turn>user\nWeather?<turn|>\n<|turn>model\n<|channel>thought\nHm.\n\
-        <channel|><|tool_call>call:weather{A:null,city:<|\"|>Oslo<|\"|>}<tool_call|><|tool_call>call:weather{A:null,city:<|\"|>Rome<|\"|>}<tool_call|><|tool_response>response:weather{value:<|\"|>{\"t\": 1}<|\"|>}<tool_response|><|tool_response>response:weather{value:<|\"|>hot<|\"|>}<tool_response|>I \
-        look.<turn|>\n<|turn>model\n<|channel>thought\n<channel|>";
+    let expected = "<bos><|turn>user\n\
+        Weather?<turn|>\n\
+        <|turn>model\n\
+        <|channel>thought\n\
+        Hm.\n\
+        <channel|><|tool_call>call:weather{A:null,city:<|\"|>Oslo<|\"|>}<tool_call|>\
+        <|tool_call>call:weather{A:null,city:<|\"|>Rome<|\"|>}<tool_call|>\
+        <|tool_response>response:weather{value:<|\"|>{\"t\": 1}<|\"|>}<tool_response|>\
+        <|tool_response>response:weather{value:<|\"|>hot<|\"|>}<tool_response|>\
+        I look.<turn|>\n\
+        <|turn>model\n\
+        <|channel>thought\n\
+        <channel|>";
     assert_eq!(written(messages.clone(), &ChatTemplate::gemma4(true)), expected);
     // Results stand with their calls, in whatever order and wherever they come.
     let mut turned = messages.as_array().unwrap().clone();
@@ -248,7 +268,9 @@ fn conversations_are_written_for_the_template() {
     assert_eq!(
         written(messages.clone(), &early),
         "<|turn>user Weather?<|turn>assistant \
-         <|tool_call>call:weather{}<tool_call|><|tool_call>call:weather{}<tool_call|><|tool_response>response:weather{\"t\": 1}<tool_response|><|tool_response>response:weatherhot<tool_response|>"
+         <|tool_call>call:weather{}<tool_call|><|tool_call>call:weather{}<tool_call|>\
+         <|tool_response>response:weather{\"t\": 1}<tool_response|>\
+         <|tool_response>response:weatherhot<tool_response|>"
     );
     // Its images follow.
     let mut seen = messages.clone();

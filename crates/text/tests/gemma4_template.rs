@@ -52,7 +52,8 @@ fn the_engine_does_what_such_templates_need() {
             "123x",
         ),
         (
-            "{%- macro depth(n) -%}{{ n }}{%- if n > 0 -%}{{ depth(n=n - 1) }}{%- endif -%}{%- endmacro -%}{{ depth(3) }}",
+            "{%- macro depth(n) -%}{{ n }}{%- if n > 0 -%}{{ depth(n=n - 1) }}{%- endif -%}\
+             {%- endmacro -%}{{ depth(3) }}",
             "3210",
         ),
         ("{{ nothing | upper }}|{{ messages[0].nothing | upper }}", "|"),
@@ -67,11 +68,13 @@ fn the_engine_does_what_such_templates_need() {
         ("{{ messages[0].get('role') }}{{ messages[0].get('none', 'd') }}", "userd"),
         ("{{ 'a<channel|>b'.split('<channel|>')[-1] }}", "b"),
         (
-            "{{ {} is mapping }}{{ [] is sequence }}{{ 'x' is string }}{{ true is boolean }}{{ 1 is boolean }}",
+            "{{ {} is mapping }}{{ [] is sequence }}{{ 'x' is string }}{{ true is boolean }}\
+             {{ 1 is boolean }}",
             "TrueTrueTrueTrueFalse",
         ),
         (
-            "{%- set ns = namespace(n=1) -%}{%- for i in [1, 2] -%}{%- set ns.n = ns.n + i -%}{%- endfor -%}{{ ns.n }}",
+            "{%- set ns = namespace(n=1) -%}{%- for i in [1, 2] -%}{%- set ns.n = ns.n + i -%}\
+             {%- endfor -%}{{ ns.n }}",
             "4",
         ),
         ("{{ none }}", "None"),

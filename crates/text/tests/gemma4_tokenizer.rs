@@ -30,9 +30,11 @@ fn from_json() -> Tokenizer {
     let file = json!({
         "added_tokens": added.collect::<Vec<_>>(),
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false},
+        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "},
+            "behavior": "MergedWithPrevious", "invert": false},
         "decoder": {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
         ]},
         "model": {"type": "BPE", "vocab": vocab, "merges": merges, "unk_token": "<unk>",
             "fuse_unk": true, "byte_fallback": true},

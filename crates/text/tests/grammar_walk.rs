@@ -166,7 +166,9 @@ fn tokens_that_have_to_come_are_looked_at_ahead() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(
+        ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() }
+    )]
 
     #[test]
     fn documents_satisfy_their_schema(seed: u64, which in 0..SCHEMAS.len()) {
@@ -223,7 +225,8 @@ proptest! {
     }
 
     #[test]
-    fn masks_ahead_are_those_of_courses_that_have_come_there(seed: u64, which in 0..SCHEMAS.len() + 4) {
+    fn masks_ahead_are_those_of_courses_that_have_come_there(seed: u64,
+        which in 0..SCHEMAS.len() + 4) {
         let world = world();
         let grammar = match world.schemas.get(which) {
             Some((grammar, _)) => grammar,
@@ -276,21 +279,25 @@ proptest! {
     }
 
     #[test]
-    fn replies_are_calls_that_satisfy_their_schema(seed: u64, which in 0..4_usize, cut in 1..20_usize) {
+    fn replies_are_calls_that_satisfy_their_schema(seed: u64, which in 0..4_usize,
+        cut in 1..20_usize) {
         let world = world();
         let ids = walk(&world.calls[which], &world.tokenizer, seed);
         let text = world.tokenizer.decode(&ids, false);
         let mut parser = world.tools.parser(true);
         let characters: Vec<char> = text.chars().collect();
-        let mut parts: Vec<ReplyPart> =
-            characters.chunks(cut).flat_map(|piece| parser.push(&piece.iter().collect::<String>())).collect();
+        let mut parts: Vec<ReplyPart> = characters
+            .chunks(cut)
+            .flat_map(|piece| parser.push(&piece.iter().collect::<String>()))
+            .collect();
         parts.extend(parser.finish());
         let mut calls = 0;
         for part in &parts {
             match part {
                 ReplyPart::Call(call) => {
                     calls += 1;
-                    let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap();
+                    let arguments: serde_json::Value =
+                        serde_json::from_str(&call.arguments).unwrap();
                     match call.name.as_str() {
                         "f" => prop_assert!(world.schemas[0].1.is_valid(&arguments), "{text}"),
                         name => prop_assert_eq!((name, arguments), ("f2", serde_json::json!({}))),

@@ -22,6 +22,7 @@ mod pictures;
 mod reply;
 mod schema_bounds;
 mod schemas;
+mod schemas_of_tools;
 mod stop;
 mod template;
 mod tokenizer;

@@ -2,7 +2,6 @@
 //! otherwise.
 use crate::common;
 
-use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,16 +9,15 @@ use crate::common::work::within;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use trine_text::{
-    Grammar, GrammarCompiler, GrammarError, GrammarSource, ReplyPart, Specials, Tokenizer,
-    ToolChoice, Tools,
+    Grammar, GrammarCompiler, GrammarError, GrammarSource, Specials, Tokenizer, ToolChoice, Tools,
 };
 
-struct World {
+pub(crate) struct World {
     tokenizer: Arc<Tokenizer>,
-    compiler: GrammarCompiler,
+    pub(crate) compiler: GrammarCompiler,
 }
 
-fn world() -> &'static World {
+pub(crate) fn world() -> &'static World {
     static WORLD: OnceLock<World> = OnceLock::new();
     WORLD.get_or_init(|| {
         let tokenizer = Arc::new(common::from_json("tokenizer"));
@@ -37,7 +35,7 @@ pub(crate) fn takes(grammar: &Grammar, text: &str) -> bool {
     ids.iter().all(|&id| matcher.accept(id).is_ok()) && matcher.is_complete()
 }
 
-fn tools(parameters: &Value) -> Tools {
+pub(crate) fn tools(parameters: &Value) -> Tools {
     let function = json!({"name": "f", "parameters": parameters});
     Tools::from_openai(&json!([{"type": "function", "function": function}])).unwrap()
 }
@@ -62,7 +60,8 @@ fn left_out(grammar: &Grammar) -> Vec<String> {
 
 /// An object with the property `a` of a schema.
 pub(crate) fn with(schema: Value) -> Value {
-    json!({"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["a"]})
+    json!({"type": "object",
+        "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["a"]})
 }
 
 #[test]
@@ -76,7 +75,9 @@ fn what_no_grammar_holds_is_left_out_of_tools_and_refused_elsewhere() {
         ),
         (json!({"type": "integer", "not": {"const": 3}}), "not", "4", "\"x\""),
         (
-            json!({"type": "object", "propertyNames": {"pattern": "^x"}, "additionalProperties": {"type": "integer"}}),
+            json!({"type": "object",
+                "propertyNames": {"pattern": "^x"},
+                "additionalProperties": {"type": "integer"}}),
             "propertyNames",
             r#"{"x": 1}"#,
             r#"{"x": "y"}"#,
@@ -88,20 +89,26 @@ fn what_no_grammar_holds_is_left_out_of_tools_and_refused_elsewhere() {
             "[\"x\"]",
         ),
         (
-            json!({"type": "object", "properties": {"p": {"type": "integer"}, "q": {}}, "dependentRequired": {"p": ["q"]}}),
+            json!({"type": "object",
+                "properties": {"p": {"type": "integer"}, "q": {}},
+                "dependentRequired": {"p": ["q"]}}),
             "dependentRequired",
             r#"{"p": 1, "q": 2}"#,
             r#"{"p": "x"}"#,
         ),
         (
-            json!({"type": "object", "properties": {"p": {"type": "integer"}}, "if": {"required": ["p"]}, "then": {"required": ["q"],
+            json!({"type": "object",
+                "properties": {"p": {"type": "integer"}}, "if": {"required": ["p"]},
+                "then": {"required": ["q"],
                 "properties": {"q": {"type": "null"}}}}),
             "if",
             r#"{"p": 1, "q": null}"#,
             r#"{"p": "x"}"#,
         ),
         (
-            json!({"type": "object", "properties": {"p": {"type": "integer"}}, "unevaluatedProperties": false}),
+            json!({"type": "object",
+                "properties": {"p": {"type": "integer"}},
+                "unevaluatedProperties": false}),
             "unevaluatedProperties",
             r#"{"p": 1}"#,
             r#"{"p": "x"}"#,
@@ -119,13 +126,17 @@ fn what_no_grammar_holds_is_left_out_of_tools_and_refused_elsewhere() {
         (json!({"$ref": "#/$defs/gone"}), "$ref", "\"x\"", ""),
         (json!({"$ref": "other.json#/x", "type": "integer"}), "$ref", "5", "\"x\""),
         (
-            json!({"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {}}, "additionalProperties": false}),
+            json!({"type": "object",
+                "patternProperties": {"^a": {"type": "integer"}, "b$": {}},
+                "additionalProperties": false}),
             "patternProperties",
             r#"{"b": 1}"#,
             "5",
         ),
         (
-            json!({"type": "object", "patternProperties": {"^(?!x)": {"type": "integer"}}, "additionalProperties": false}),
+            json!({"type": "object",
+                "patternProperties": {"^(?!x)": {"type": "integer"}},
+                "additionalProperties": false}),
             "patternProperties/^(?!x)",
             r#"{"b": 1}"#,
             "5",
@@ -155,7 +166,9 @@ fn keywords_that_ask_for_nothing_are_no_matter() {
         json!({"type": "string", "format": "binary"}),
         json!({"type": "string", "format": "password"}),
         json!({"type": "string", "format": "uri-reference"}),
-        json!({"type": "object", "then": {"required": ["x"]}, "minContains": 2, "$dynamicAnchor": "x"}),
+        json!({"type": "object", "then": {"required": ["x"]},
+            "minContains": 2,
+            "$dynamicAnchor": "x"}),
         json!({"type": "string", "minLength": 1.0, "maxLength": 1e300}),
     ] {
         let grammar =
@@ -170,7 +183,10 @@ fn keywords_that_ask_for_nothing_are_no_matter() {
 
 #[test]
 fn alternatives_that_exclude_each_other_are_held() {
-    let of = |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]});
+    let of = |kind: &str| {
+        json!({"type": "object",
+            "properties": {"kind": {"const": kind}}, "required": ["kind"]})
+    };
     for (schema, good) in [
         (
             json!({"oneOf": [{"type": "string"}, {"type": ["integer", "null"]}, {"const": true}]}),
@@ -183,12 +199,17 @@ fn alternatives_that_exclude_each_other_are_held() {
         (json!({"oneOf": [{"allOf": [of("x")]}, {"anyOf": [of("y"), {"type": "null"}]}]}), "null"),
         (
             json!({"oneOf": [
-                {"type": "object", "properties": {"p": {}}, "required": ["p"], "additionalProperties": false},
-                {"type": "object", "properties": {"q": {}}, "required": ["q"], "additionalProperties": false}]}),
+                {"type": "object",
+                    "properties": {"p": {}}, "required": ["p"],
+                    "additionalProperties": false},
+                {"type": "object",
+                    "properties": {"q": {}}, "required": ["q"],
+                    "additionalProperties": false}]}),
             r#"{"q": 1}"#,
         ),
         (
-            json!({"oneOf": [{"enum": ["x", "y"]}, {"enum": ["z"]}], "anyOf": [{"const": "z"}, {"const": "x"}]}),
+            json!({"oneOf": [{"enum": ["x", "y"]}, {"enum": ["z"]}],
+                "anyOf": [{"const": "z"}, {"const": "x"}]}),
             "\"z\"",
         ),
     ] {
@@ -205,8 +226,11 @@ fn alternatives_that_exclude_each_other_are_held() {
 #[test]
 fn references_may_have_escapes() {
     let schema = json!({
-        "type": "object", "properties": {"p": {"$ref": "#/definitions/Box%3Cint%3E"}, "q": {"$ref": "#/definitions/a~0b"}},
-        "required": ["p", "q"], "definitions": {"Box<int>": {"type": "integer"}, "a~b": {"type": "null"}},
+        "type": "object",
+            "properties": {"p": {"$ref": "#/definitions/Box%3Cint%3E"},
+                "q": {"$ref": "#/definitions/a~0b"}},
+        "required": ["p", "q"],
+            "definitions": {"Box<int>": {"type": "integer"}, "a~b": {"type": "null"}},
     });
     let grammar = strict(&schema).unwrap();
     assert!(
@@ -220,8 +244,12 @@ fn references_may_be_names_of_this_schema() {
     let draft_7 = json!({"$id": "#person", "type": "integer"});
     let within =
         json!({"$id": "person.json", "$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"});
-    let whole = json!({"$id": "https://example.com/s/person.json", "$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"});
-    let by = |id: &str, reference: &str, definition: &Value| json!({"$id": id, "type": "array", "items": {"$ref": reference}, "$defs": {"p": definition, "n": {}}});
+    let whole = json!({"$id": "https://example.com/s/person.json",
+        "$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"});
+    let by = |id: &str, reference: &str, definition: &Value| {
+        json!({"$id": id, "type": "array", "items": {"$ref": reference},
+            "$defs": {"p": definition, "n": {}}})
+    };
     let id = "https://example.com/s/list.json";
     for schema in [
         by("", "#person", &person),
@@ -427,10 +455,12 @@ fn objects_have_the_properties_that_they_declare() {
     let closed = [
         json!({"type": "object", "properties": {"p": integer()}}),
         json!({"properties": {"p": integer()}}),
-        json!({"$ref": "#/$defs/o", "$defs": {"o": {"type": "object", "properties": {"p": integer()}}}}),
+        json!({"$ref": "#/$defs/o", "$defs": {"o": {"type": "object",
+            "properties": {"p": integer()}}}}),
         json!({"anyOf": [{"type": "object", "properties": {"p": integer()}}, {"type": "null"}]}),
         json!({"allOf": [{"type": "object", "properties": {"p": integer()}}]}),
-        json!({"allOf": [{"type": "object", "properties": {"p": integer()}}, {"properties": {"q": integer()}}]}),
+        json!({"allOf": [{"type": "object",
+            "properties": {"p": integer()}}, {"properties": {"q": integer()}}]}),
         json!({"type": "object", "properties": {"q": integer()}, "allOf": [{"$ref": "#/$defs/o"}],
             "$defs": {"o": {"properties": {"p": integer()}, "required": ["r"]}}}),
     ];
@@ -449,8 +479,12 @@ fn objects_have_the_properties_that_they_declare() {
     }
     for schema in [
         json!({"type": "object", "properties": {"p": integer()}, "additionalProperties": true}),
-        json!({"type": "object", "properties": {"p": integer()}, "additionalProperties": {"type": "integer"}}),
-        json!({"type": "object", "properties": {"p": integer()}, "patternProperties": {"^z": integer()}}),
+        json!({"type": "object",
+            "properties": {"p": integer()},
+            "additionalProperties": {"type": "integer"}}),
+        json!({"type": "object",
+            "properties": {"p": integer()},
+            "patternProperties": {"^z": integer()}}),
         json!({"type": "object"}),
         json!({"type": "object", "required": ["p"]}),
         json!({"type": "object", "properties": {"p": integer()}, "minProperties": 2}),
@@ -477,7 +511,9 @@ fn documents(listed: &Map<String, Value>) -> Vec<Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(
+        ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() }
+    )]
 
     /// A grammar takes exactly the documents that satisfy its schema and have, where it says
     /// nothing of others, declared properties only.
@@ -486,7 +522,8 @@ proptest! {
         listed in prop::collection::vec(0..4_u8, 4),
         least in prop::option::of(0..6_u64),
         most in prop::option::of(0..6_u64),
-        others in prop::sample::select(vec![Value::Null, json!(true), json!(false), json!({"const": 1})]),
+        others in prop::sample::select(vec![Value::Null, json!(true), json!(false),
+            json!({"const": 1})]),
         with_patterns: bool,
     ) {
         let (mut properties, mut required) = (Map::new(), Vec::new());
@@ -513,10 +550,13 @@ proptest! {
         let validator = jsonschema::validator_for(&schema).unwrap();
         let is_wanted = |document: &Value| {
             let names: Vec<&String> = document.as_object().unwrap().keys().collect();
-            let is_declared = |name: &&String| properties.contains_key(*name) || (with_patterns && name.as_str() == "y");
+            let is_declared = |name: &&String| {
+                properties.contains_key(*name) || (with_patterns && name.as_str() == "y")
+            };
             // Where more is asked for than is declared, others may come.
             let is_open = least.unwrap_or(0) > properties.len() as u64;
-            validator.is_valid(document) && (!others.is_null() || is_open || names.iter().all(is_declared))
+            validator.is_valid(document)
+                && (!others.is_null() || is_open || names.iter().all(is_declared))
         };
         let documents = documents(&properties);
         match strict(&schema) {
@@ -525,11 +565,13 @@ proptest! {
                 for document in &documents {
                     // Patterns and other properties may come in any order: the grammar's is one of
                     // them.
-                    prop_assert_eq!(takes(&grammar, &document.to_string()), is_wanted(document), "{}: {}", schema, document);
+                    prop_assert_eq!(takes(&grammar, &document.to_string()), is_wanted(document),
+                        "{}: {}", schema, document);
                 }
             }
             Err(error) => {
-                let possible: Vec<&Value> = documents.iter().filter(|document| is_wanted(document)).collect();
+                let possible: Vec<&Value> =
+                    documents.iter().filter(|document| is_wanted(document)).collect();
                 prop_assert!(possible.is_empty(), "{}: {}: {:?}", schema, error, possible);
             }
         }
@@ -564,137 +606,4 @@ fn wide_objects_with_bounds_are_held_or_told() {
     let schema = json!({"type": "object", "properties": names(30), "minProperties": 10});
     assert!(strict(&schema).unwrap_err().to_string().contains("#/minProperties"));
     assert_eq!(left_out(&calls(&schema).unwrap()), ["#/minProperties"]);
-}
-
-/// One odd tool does not end an agent's session: it loses what contradicts itself or costs too
-/// much, and the others keep theirs.
-#[test]
-fn tools_that_cannot_be_called_lose_their_schemas() {
-    let of = |parameters: &[Value]| {
-        let function = |name: &str, parameters: &Value| json!({"function": {"name": name, "parameters": parameters}});
-        let bad = parameters.iter().enumerate();
-        let bad = bad.map(|(index, parameters)| function(&format!("bad{index}"), parameters));
-        let good = function("good", &with(json!({"type": "integer"})));
-        let tools: Value = [good].into_iter().chain(bad).collect();
-        let tools = Tools::from_openai(&tools).unwrap();
-        let source = tools.grammar(&ToolChoice::Required, true, None).unwrap();
-        let grammar = world().compiler.compile(&source).unwrap();
-        let lost = grammar.relaxed().iter().map(|relaxed| &*relaxed.tool);
-        let lost = lost.chain(tools.unread().map(|(tool, _)| tool)).map(str::to_owned);
-        let lost: HashSet<String> = lost.collect();
-        (grammar, lost)
-    };
-    let good = |arguments: &str| format!("{{\"name\": \"good\", \"parameters\": {arguments}}}");
-    let values: Vec<usize> = (0..20_000).collect();
-    let properties: serde_json::Map<String, Value> =
-        (0..3000).map(|index| (format!("p{index}"), json!({"type": "string"}))).collect();
-    for parameters in [
-        json!({"type": "object", "properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]}),
-        json!({"type": "object", "properties": {"a": {"minimum": 3, "maximum": 2, "type": "integer"}}, "required": ["a"]}),
-        json!({"type": "object", "properties": {"a": {"type": "integer", "enum": ["1"]}}, "required": ["a"]}),
-        json!({"type": "object", "properties": {"a": false}, "required": ["a"]}),
-        json!({"type": "object", "required": ["a"], "additionalProperties": false}),
-        json!({"type": "object", "minProperties": 3, "maxProperties": 2}),
-        json!({"properties": {"a": {"$ref": "#/properties/a"}}}),
-        json!({"properties": {"a": {"not": {"$ref": "#/properties/a"}}}}),
-        json!({"properties": {"a": {"enum": values}}}),
-        json!({"properties": {"a": {"minItems": 1_000_000}}}),
-        json!({ "properties": properties }),
-    ] {
-        let shown: String = parameters.to_string().chars().take(100).collect();
-        let (grammar, lost) = of(&[parameters]);
-        assert_eq!(lost.iter().collect::<Vec<_>>(), ["bad0"], "{shown}");
-        assert!(takes(&grammar, &good(r#"{"a": 1}"#)), "{shown}");
-        assert!(!takes(&grammar, &good(r#"{"a": "1"}"#)), "{shown}");
-        assert!(takes(&grammar, r#"{"name": "bad0", "parameters": {"x": [1]}}"#), "{shown}");
-    }
-    // Together they cost too much: the largest lose theirs.
-    let large: serde_json::Map<String, Value> = (0..400)
-        .map(|index| (format!("p{index}"), json!({"type": "string", "maxLength": 100})))
-        .collect();
-    let (grammar, lost) = of(&vec![json!({"type": "object", "properties": large}); 40]);
-    assert!(!lost.is_empty() && lost.len() < 40 && !lost.contains("good"), "{}", lost.len());
-    assert!(!takes(&grammar, &good(r#"{"a": "1"}"#)));
-}
-
-/// The problem of a call with these arguments.
-fn problem(parameters: &Value, arguments: &str) -> Option<String> {
-    let mut parser = tools(parameters).parser(false);
-    let parts = parser.push(&call(arguments));
-    let [ReplyPart::Call(call)] = &parts[..] else { panic!("no call: {parts:?}") };
-    assert_eq!(call.arguments, arguments, "the call is passed on as it is");
-    call.problem.clone()
-}
-
-#[test]
-fn calls_are_compared_with_their_whole_schema() {
-    let schema = with(json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}));
-    assert_eq!(problem(&schema, r#"{"a": [1, 2]}"#), None);
-    let found = problem(&schema, r#"{"a": [1, 1]}"#).unwrap();
-    assert!(found.contains("#/properties/a/uniqueItems") && found.contains("/a"), "{found}");
-    assert!(problem(&schema, r#"{"a": ["secret"]}"#).is_some_and(|text| !text.contains("secret")));
-    assert!(problem(&schema, "{}").is_some_and(|text| text.contains("required")));
-    // Older drafts, unknown formats and references elsewhere are no problem.
-    for schema in [
-        json!({"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"type": "integer", "minimum": 1,
-            "exclusiveMinimum": true}}}),
-        json!({"$schema": "https://example.com/own", "properties": {"a": {"type": "integer", "format": "odd"}}}),
-        json!({"properties": {"a": {"$ref": "https://example.com/schema.json"}}}),
-        json!({"properties": {"a": {"$ref": "#/definitions/b%20c"}}, "definitions": {"b c": {"type": "integer"}}}),
-        json!({"$id": "https://example.com/x.json", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"type": "integer"}}}),
-    ] {
-        assert_eq!(problem(&schema, r#"{"a": 5}"#), None, "{schema}");
-    }
-    let schema = json!({"type": "object", "title": 5, "properties": {"a": {"type": "integer"}}});
-    assert!(problem(&schema, r#"{"a": 5}"#).is_some_and(|text| text.contains("cannot be checked")));
-}
-
-/// Each of these would take a validator minutes, all memory or the whole stack.
-#[test]
-fn hostile_schemas_of_tools_cost_no_more_than_their_size() {
-    let twice = |count: usize, keyword: &str| {
-        let mut definitions = Map::new();
-        for index in 0..count {
-            let next = json!({"$ref": format!("#/$defs/d{}", index + 1)});
-            definitions.insert(format!("d{index}"), json!({ keyword: [next.clone(), next] }));
-        }
-        definitions.insert(format!("d{count}"), json!({"type": "integer"}));
-        json!({"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions})
-    };
-    let deep = |count: usize| format!("{}1{}", "[".repeat(count), "]".repeat(count));
-    let again = json!({"properties": {"a": {"$ref": "#/$defs/d"}}, "$defs": {"d": {"items": {"$ref": "#/$defs/d"},
-        "not": {"contains": {"$ref": "#/$defs/d"}, "minItems": 500}}}});
-    let chain = {
-        let mut definitions = Map::new();
-        for index in (0..2000).rev() {
-            definitions.insert(
-                format!("d{index}"),
-                json!({"not": {"items": {"$ref": format!("#/$defs/d{}", index + 1)}}}),
-            );
-        }
-        definitions.insert("d2000".to_owned(), json!({}));
-        json!({"properties": {"a": {"not": {"$ref": "#/$defs/d0"}}}, "$defs": definitions})
-    };
-    let backtracks = with(json!({"type": "string", "pattern": "^(?=(a+)+$)(a|aa)+$"}));
-    let patterns: Vec<Value> = (0..500)
-        .map(|index| json!({"pattern": format!("^(?!x{index})\\p{{L}}{{1,200}}$")}))
-        .collect();
-    for (schema, arguments) in [
-        (twice(60, "allOf"), "{\"a\": 5}".to_owned()),
-        (twice(60, "anyOf"), "{\"a\": \"x\"}".to_owned()),
-        (again, format!("{{\"a\": {}}}", deep(100))),
-        (chain, format!("{{\"a\": {}}}", deep(100))),
-        (backtracks, format!("{{\"a\": \"{}b\"}}", "a".repeat(5000))),
-        (with(json!({ "not": {"anyOf": patterns} })), "{\"a\": \"x\"}".to_owned()),
-        (with(json!({"uniqueItems": true})), format!("{{\"a\": [{}1]}}", "1,".repeat(50_000))),
-    ] {
-        let shown: String = schema.to_string().chars().take(100).collect();
-        within(Duration::from_secs(20), &shown, || {
-            let function = json!({"name": "f", "parameters": schema});
-            let Ok(tools) = Tools::from_openai(&json!([{ "function": function }])) else { return };
-            tools.parser(false).push(&call(&arguments));
-            let source = tools.grammar(&ToolChoice::Auto, true, None).unwrap();
-            let _ = world().compiler.compile(&source);
-        });
-    }
 }

@@ -131,11 +131,13 @@ fn the_operators_do_what_they_did() {
         "TrueFalseTrueTrueTrue",
     );
     prints(
-        "{% set m = {'a': 1, 'b': {'c': [true, none]}} %}{{ m }}{{ m.a }}{{ m['b'].c[0] }}{{ m.x }}",
+        "{% set m = {'a': 1, 'b': {'c': [true, none]}} %}{{ m }}{{ m.a }}{{ m['b'].c[0] }}\
+         {{ m.x }}",
         "{'a': 1, 'b': {'c': [True, None]}}1True",
     );
     prints(
-        "{% for k, v in {'x': 1, 'y': 2}.items() %}{{ k }}{{ v }}{{ ',' if not loop.last }}{% endfor %}",
+        "{% for k, v in {'x': 1, 'y': 2}.items() %}{{ k }}{{ v }}{{ ',' if not loop.last }}\
+         {% endfor %}",
         "x1,y2",
     );
     prints(
@@ -143,12 +145,14 @@ fn the_operators_do_what_they_did() {
         "321",
     );
     prints(
-        "{% set ns = namespace(n=0) %}{% for i in range(4) %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}",
+        "{% set ns = namespace(n=0) %}{% for i in range(4) %}{% set ns.n = ns.n + i %}{% endfor %}\
+         {{ ns.n }}",
         "6",
     );
     prints("{% if false %}a{% elif messages[0].role == 'user' %}b{% else %}c{% endif %}", "b");
     prints(
-        "{% for i in [1, 2] if i > 1 %}{{ i }}{% else %}none{% endfor %}{% for i in [] %}{% else %}E{% endfor %}",
+        "{% for i in [1, 2] if i > 1 %}{{ i }}{% else %}none{% endfor %}{% for i in [] %}\
+         {% else %}E{% endfor %}",
         "2E",
     );
     prints("{% set x %}a{{ 1 }}b{% endset %}{{ x }}{% filter upper %}q{% endfilter %}", "a1bQ");
@@ -166,7 +170,8 @@ fn the_library_is_pythons() {
         "axaa+b",
     );
     prints(
-        "{{ 'abc'|replace('b', 'xx') }}{{ 'aaa'.replace('a', 'b', 2) }}{{ 'ab'|upper }}{{ 'ABC'.lower() }}",
+        "{{ 'abc'|replace('b', 'xx') }}{{ 'aaa'.replace('a', 'b', 2) }}{{ 'ab'|upper }}\
+         {{ 'ABC'.lower() }}",
         "axxcbbaABabc",
     );
     prints("{{ {'b': [1, 'é\"'], 'a': none}|tojson }}", "{\"b\": [1, \"é\\\"\"], \"a\": null}");
@@ -180,15 +185,18 @@ fn the_library_is_pythons() {
     );
     prints("{{ 'a\nb\n\nc'|indent(2) }}{{ 'a'|indent(1, true) }}", "a\n  b\n\n  c a");
     prints(
-        "{{ [3, 1, 2]|sort|join }}{{ [1, 1]|unique|list|length }}{{ [1, 2]|sum }}{{ [1, 2]|first }}",
+        "{{ [3, 1, 2]|sort|join }}{{ [1, 1]|unique|list|length }}{{ [1, 2]|sum }}\
+         {{ [1, 2]|first }}",
         "123131",
     );
     prints(
-        "{{ messages|map(attribute='role')|list }}{{ messages|selectattr('role', 'equalto', 'user')|list|length }}",
+        "{{ messages|map(attribute='role')|list }}\
+         {{ messages|selectattr('role', 'equalto', 'user')|list|length }}",
         "['user']1",
     );
     prints(
-        "{{ 'b' is string }}{{ [] is iterable }}{{ {} is mapping }}{{ 2 is even }}{{ 1 is in [1] }}",
+        "{{ 'b' is string }}{{ [] is iterable }}{{ {} is mapping }}{{ 2 is even }}\
+         {{ 1 is in [1] }}",
         "TrueTrueTrueTrueTrue",
     );
     prints(
@@ -246,7 +254,9 @@ fn row_43_nested_ranges_run_out_of_steps() {
 /// conversation grow with the square of its length.
 #[test]
 fn a_thousand_calls_and_results_are_rendered() {
-    let source = "{% for m in messages %}{% set ns = namespace(found=false) %}{% for after in messages[loop.index:] %}{% if not ns.found and after.role == 'user' %}{% set ns.found = true %}{% endif %}{% endfor %}{{ m.content }}\n\
+    let source = "{% for m in messages %}{% set ns = namespace(found=false) %}\
+        {% for after in messages[loop.index:] %}{% if not ns.found and after.role == 'user' %}\
+        {% set ns.found = true %}{% endif %}{% endfor %}{{ m.content }}\n\
         {% endfor %}";
     let result = "src/main.rs:17: error[E0308]: mismatched types, expected u32, found usize";
     let roles = ["assistant", "user"].into_iter().cycle();
@@ -286,11 +296,13 @@ fn row_44_much_out_of_little_is_refused_before_it_is_made() {
         limited(&source.replace("START", start).replace("BODY", body));
     }
     // One list under forty others, twice each: 2^40 leaves.
-    let shared = "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+    let shared = "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}\
+        {% set ns.x = [ns.x, ns.x] %}{% endfor %}";
     for use_of_it in ["{{ ns.x }}", "{{ ns.x|tojson }}", "{{ ns.x == ns.x }}", "{{ ns.x ~ '' }}"] {
         limited(&format!("{shared}{use_of_it}"));
     }
-    let shared = "{% macro f(x, n) %}{% if n == 0 %}{{ USE }}{% else %}{{ f([x, x], n - 1) }}{% endif %}{% endmacro %}{{ f([1], 40) }}";
+    let shared = "{% macro f(x, n) %}{% if n == 0 %}{{ USE }}{% else %}{{ f([x, x], n - 1) }}\
+        {% endif %}{% endmacro %}{{ f([1], 40) }}";
     for use_of_it in [
         "x == x",
         "x in [x]",
@@ -429,7 +441,8 @@ fn row_45_long_chains_are_compiled_or_refused() {
 /// Values nested by a loop are dropped without overflowing the stack, and shown with an error.
 #[test]
 fn row_45_values_nested_by_a_loop() {
-    let nest = "{% macro f(x, n) %}{% endmacro %}{% set ns = namespace(x=[1]) %}{% for i in range(COUNT) %}{% set ns.x = [ns.x] %}{% endfor %}";
+    let nest = "{% macro f(x, n) %}{% endmacro %}{% set ns = namespace(x=[1]) %}\
+        {% for i in range(COUNT) %}{% set ns.x = [ns.x] %}{% endfor %}";
     limited(&nest.replace("COUNT", "99999"));
     limited(&format!("{}{{{{ ns.x }}}}", nest.replace("COUNT", "150")).replace("150", "200"));
     // Each call of the macro puts lists, or views of lists, into each other and calls itself.
@@ -444,7 +457,8 @@ fn row_45_values_nested_by_a_loop() {
         assert!(matches!(rendered, Err(TextError::TemplateLimit { .. })), "{rendered:?}");
     }
     // A view of a view of a list would take a walk through all of them.
-    let sliced = "{% set ns = namespace(x=[]) %}{% for i in range(20000) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ ns.x }}";
+    let sliced = "{% set ns = namespace(x=[]) %}{% for i in range(20000) %}\
+        {% set ns.x = ns.x[0:] %}{% endfor %}{{ ns.x }}";
     prints(sliced, "[]");
     fails("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "namespace");
     fails("{% set ns = namespace() %}{% set ns.x = [1, {'a': ns}] %}{{ ns }}", "namespace");

@@ -8,13 +8,22 @@ use trine_text::{ChatTemplate, Content, Message, Part, RenderOptions, ToolChoice
 use trine_weights::Checkpoint;
 
 /// A format in which each message is a turn of its speaker.
-const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const CHATML: &str = "{% for message in messages %}\
+    {{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}\
+    {% if add_generation_prompt %}\
+    {{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 /// One that knows no system messages.
-const STRICT: &str = "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system') }}{% elif (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}{{ '[' + message.role + ']' + message.content }}{% endfor %}";
+const STRICT: &str = "{% for message in messages %}{% if message.role == 'system' %}\
+    {{ raise_exception('no system') }}\
+    {% elif (message.role == 'user') != (loop.index0 % 2 == 0) %}\
+    {{ raise_exception('alternate') }}{% endif %}{{ '[' + message.role + ']' + message.content }}\
+    {% endfor %}";
 
 /// One that shows a system message only beside a turn, and lets any speaker follow any other.
-const LAX: &str = "{% for message in messages %}{% if message.role != 'system' %}{% if loop.index0 == 1 and messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}{% endif %}{{ '<' + message.role + '>' + message.content }}{% endif %}{% endfor %}";
+const LAX: &str = "{% for message in messages %}{% if message.role != 'system' %}\
+    {% if loop.index0 == 1 and messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}\
+    {% endif %}{{ '<' + message.role + '>' + message.content }}{% endif %}{% endfor %}";
 
 fn templates() -> &'static [(&'static str, ChatTemplate)] {
     static TEMPLATES: OnceLock<Vec<(&'static str, ChatTemplate)>> = OnceLock::new();
@@ -142,7 +151,9 @@ fn parts_are_joined_without_losing_a_word() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(
+        ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() }
+    )]
 
     #[test]
     fn no_text_is_lost(
@@ -156,19 +167,24 @@ proptest! {
         in_parts: bool,
     ) {
         let declared = json!([{"type": "function", "function": {"name": "f"}}]);
-        let tools = if with_tools { Tools::from_openai(&declared).unwrap() } else { Tools::default() };
+        let tools = match with_tools {
+            true => Tools::from_openai(&declared).unwrap(),
+            false => Tools::default(),
+        };
         let mut messages = Vec::new();
         for (index, role) in roles.iter().enumerate() {
             let word = format!("word{index}.");
             messages.push(match *role {
                 "call" => {
                     let call = json!({"function": {"name": "f", "arguments": {"a": word}}});
-                    let extra = serde_json::Map::from_iter([("tool_calls".to_owned(), json!([call]))]);
+                    let calls = ("tool_calls".to_owned(), json!([call]));
+                    let extra = serde_json::Map::from_iter([calls]);
                     Message { role: "assistant".to_owned(), extra, ..Message::default() }
                 }
                 "empty" => Message::new("user", ""),
                 role if in_parts => {
-                    let part = Part { kind: "text".to_owned(), text: Some(word), ..Part::default() };
+                    let kind = "text".to_owned();
+                    let part = Part { kind, text: Some(word), ..Part::default() };
                     Message::new(role, Content::Parts(vec![part]))
                 }
                 role => Message::new(role, word),

@@ -61,13 +61,18 @@ Exit codes:
 
 /// Runs Gemma models on this machine.
 #[derive(Debug, Parser)]
-#[command(name = "trine", version, after_help = EXIT_CODES, max_term_width = 100, infer_subcommands = false)]
+#[command(
+    name = "trine", version, after_help = EXIT_CODES, max_term_width = 100,
+    infer_subcommands = false
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) placement: Placement,
 
     /// Say more on standard error: decisions and timings; twice for details
-    #[arg(short, long, action = ArgAction::Count, global = true, help_heading = None::<&'static str>)]
+    #[arg(
+        short, long, action = ArgAction::Count, global = true, help_heading = None::<&'static str>
+    )]
     pub(crate) verbose: u8,
 
     #[command(subcommand)]
@@ -209,11 +214,17 @@ pub(crate) struct BenchArgs {
     pub(crate) generate: Vec<usize>,
 
     /// Numbers of requests at once, separated by commas
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = parse_count)]
+    #[arg(
+        short, long, value_name = "N,...", value_delimiter = ',', default_value = "1",
+        value_parser = parse_count
+    )]
     pub(crate) batch: Vec<usize>,
 
     /// Tokens already in the context before generation, separated by commas
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "0", value_parser = parse_count)]
+    #[arg(
+        short, long, value_name = "N,...", value_delimiter = ',', default_value = "0",
+        value_parser = parse_count
+    )]
     pub(crate) depth: Vec<usize>,
 
     /// How often each test runs
@@ -368,11 +379,17 @@ pub(crate) struct PlanArgs {
     pub(crate) gap: Option<f64>,
 
     /// Numbers of requests at once, separated by commas
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,32", value_parser = parse_batch)]
+    #[arg(
+        short, long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,32",
+        value_parser = parse_batch
+    )]
     pub(crate) batch: Vec<usize>,
 
     /// Context lengths in tokens, and lengths of prompts, separated by commas [default: 512,8192]
-    #[arg(short, long, alias = "ctx-size", value_name = "N,...", value_delimiter = ',', value_parser = parse_context)]
+    #[arg(
+        short, long, alias = "ctx-size", value_name = "N,...", value_delimiter = ',',
+        value_parser = parse_context
+    )]
     pub(crate) context: Vec<usize>,
 
     /// What guesses tokens: a MODEL with the same tokenizer, in passes of its own; ngram, from the

@@ -5,6 +5,7 @@ mod bench_choosing;
 mod bench_drafts;
 mod bench_energy;
 mod bench_pictures;
+mod bench_report;
 mod bench_runs;
 mod bench_steps;
 pub(crate) mod completions;

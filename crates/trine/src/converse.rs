@@ -18,6 +18,7 @@ use crate::failure::{Interrupted, Negative, OutputClosed};
 use crate::generate::{Answer, Ending};
 use crate::interrupt::{self, Watch};
 use crate::line_source::{Line, LineSource, next_input};
+use crate::notes::{explained, lost_note, messages, thinking_note};
 use crate::slash::{HELP, LEAVING, Slash, parse};
 use crate::{options::Writing, output, parameters::Parameters, settable, terminal};
 
@@ -242,7 +243,8 @@ impl<'a> Chat<'a> {
         let preset = chosen.preset.as_ref().is_some_and(|preset| preset.template.is_some());
         if !preset && template(model.checkpoint())?.is_none() {
             bail!(
-                "{} is a base model: it continues texts and was not trained to chat; choose one with -it in its name",
+                "{} is a base model: it continues texts and was not trained to chat; choose one \
+                 with -it in its name",
                 terminal::harmless(&chosen.source.name())
             );
         }
@@ -376,7 +378,8 @@ impl<'a> Chat<'a> {
         let Self { session, kept: Kept { conversation, .. }, writing, .. } = self;
         let system = conversation.system.as_ref();
         format!(
-            "model               {}\ndevice              {}\ncontext             {} tokens\nconversation        {}\n{}{}",
+            "model               {}\ndevice              {}\ncontext             {} tokens\n\
+             conversation        {}\n{}{}",
             terminal::harmless(&session.name),
             terminal::harmless(&session.device),
             session.engine.context(),
@@ -451,7 +454,8 @@ impl<'a> Chat<'a> {
             watch.check()?;
             if self.kept.waiting.len() + self.kept.conversation.pictures() >= PICTURES_MAX {
                 bail!(
-                    "a chat has at most {PICTURES_MAX} images; /reset begins another one, /image - takes back those that wait"
+                    "a chat has at most {PICTURES_MAX} images; /reset begins another one, /image - \
+                     takes back those that wait"
                 );
             }
             let Session { vision, name, .. } = &*self.session;
@@ -566,7 +570,8 @@ impl<'a> Chat<'a> {
             chat_prompt(self.session, self.text, &self.writing, &mut self.kept.conversation)?;
         if prompt.newly_left_out > 0 {
             output::note(&format!(
-                "the context of {} tokens is full: from here on the model does not see the oldest {}{}",
+                "the context of {} tokens is full: from here on the model does not see the oldest \
+                 {}{}",
                 self.session.engine.context(),
                 messages(self.kept.conversation.left_out),
                 if self.kept.conversation.system.is_some() {
@@ -611,62 +616,6 @@ pub(crate) fn raw_prompt(session: &Session, text: &TextSide, input: &str) -> Res
     Ok(tokens)
 }
 
-/// Adds to an error about a text that does not fit what the user can do about it.
-fn explained(error: anyhow::Error, session: &Session) -> anyhow::Error {
-    let context = session.engine.context();
-    match error.downcast_ref::<TooLong>() {
-        None => error,
-        Some(too_long) => anyhow!(
-            "{too_long}, the context takes {context}: shorten {}{}",
-            if too_long.has_system { "the one or the other (/system)" } else { "it" },
-            session.longer_context().map_or(String::new(), |most| format!(
-                ", or start with a larger --context (up to {most})"
-            ))
-        ),
-    }
-}
-
-/// Returns a note about whether and how long the model thinks.
-fn thinking_note(thinking: Thinking) -> String {
-    match (thinking.on, thinking.budget) {
-        (Some(true), None) => "the model thinks before it answers".to_owned(),
-        (Some(true), Some(tokens)) => {
-            let tokens = output::counted(tokens, "token");
-            format!("the model thinks before it answers, for at most {tokens}")
-        }
-        (Some(false), _) => "the model answers at once".to_owned(),
-        (None, _) => "the chat template decides whether the model thinks".to_owned(),
-    }
-}
-
-/// Returns a note about pictures that the model does not see.
-fn lost_note(count: usize, why: &str) -> String {
-    let are = if count == 1 { "1 image is".to_owned() } else { format!("{count} images are") };
-    format!("{are} left out of what the model sees: {why}")
-}
-
-fn messages(count: usize) -> String {
-    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
-}
-
-/// Returns a note about the end of an answer, unless the model itself or a stop text ended it.
-pub(crate) fn ending_note(ending: Ending, session: &Session, is_chat: bool) -> Option<String> {
-    match ending {
-        Ending::Stop | Ending::StopText => None,
-        Ending::Length => Some("(stopped at --max-tokens)".to_owned()),
-        Ending::Context => {
-            let advice = match session.longer_context() {
-                _ if is_chat => "; the next message goes on without the oldest ones".to_owned(),
-                Some(most) => format!("; --context gives more room, up to {most}"),
-                None => String::new(),
-            };
-            let context = session.engine.context();
-            Some(format!("(stopped: the context of {context} tokens is full{advice})"))
-        }
-        Ending::Interrupted => Some("(stopped)".to_owned()),
-    }
-}
-
 /// Returns the next input and whether it is a block; `None` at the end, or after a second Ctrl-C.
 fn typed(lines: &mut dyn LineSource) -> Result<Option<(String, bool)>> {
     loop {
@@ -679,22 +628,5 @@ fn typed(lines: &mut dyn LineSource) -> Result<Option<(String, bool)>> {
                 None => return Ok(None),
             },
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn notes_about_thinking() {
-        let note = |on, budget| thinking_note(Thinking { on, budget });
-        assert_eq!(note(Some(true), None), "the model thinks before it answers");
-        assert_eq!(
-            note(Some(true), Some(1)),
-            "the model thinks before it answers, for at most 1 token"
-        );
-        assert_eq!(note(Some(false), None), "the model answers at once");
-        assert_eq!(note(None, None), "the chat template decides whether the model thinks");
     }
 }

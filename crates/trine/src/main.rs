@@ -30,6 +30,7 @@ mod habits;
 mod interrupt;
 mod line_source;
 mod log;
+mod notes;
 mod options;
 mod output;
 mod parameters;

@@ -288,7 +288,8 @@ proptest! {
         let elements = block_count * dtype.block_elements();
         let input: Vec<f32> = (0..elements).map(|_| (random.f32() * 2.0 - 1.0) * scale).collect();
         let output = round_trip(dtype, &input);
-        let groups = input.chunks(dtype.block_elements()).zip(output.chunks(dtype.block_elements()));
+        let block = dtype.block_elements();
+        let groups = input.chunks(block).zip(output.chunks(block));
         for (input, output) in groups {
             let largest = input.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
             // Half of the smallest step of half precision, times the integer range.
@@ -308,7 +309,8 @@ proptest! {
     ) {
         let dtype = DType::ALL[index];
         let mut random = Rng::with_seed(seed);
-        let bytes: Vec<u8> = (0..block_count * dtype.block_bytes()).map(|_| random.u8(..)).collect();
+        let length = block_count * dtype.block_bytes();
+        let bytes: Vec<u8> = (0..length).map(|_| random.u8(..)).collect();
         let mut out = vec![0.0; block_count * dtype.block_elements()];
         prop_assert!(blocks::decode(dtype, &bytes, &mut out).is_ok());
     }

@@ -64,8 +64,8 @@ mod tests {
         assert!(!linux.contains("on_macos") && both.contains("on_macos"));
         for target in [LINUX, MACOS] {
             let url = format!(
-                "url \
-                 \"https://git.example/some-one/trine/releases/download/v1.2.3/trine-1.2.3-{target}.tar.gz\"\n"
+                "url \"https://git.example/some-one/trine/releases/download/v1.2.3/\
+                 trine-1.2.3-{target}.tar.gz\"\n"
             );
             assert!(both.contains(&url), "{both}");
         }

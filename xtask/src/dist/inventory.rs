@@ -196,19 +196,22 @@ mod tests {
         };
         let uses = |name: &str, kind: Option<&str>| {
             serde_json::json!({"pkg": name,
-            "dep_kinds": [{"kind": kind}]})
+                "dep_kinds": [{"kind": kind}]})
         };
         let node =
             |id: &str, deps: &[serde_json::Value]| serde_json::json!({"id": id, "deps": deps});
         let metadata = serde_json::json!({
             "packages": [
-                package("zlib", "lib"), package("trine", "bin"), package("alpha", "lib"), package("derive",
+                package("zlib", "lib"), package("trine", "bin"), package("alpha", "lib"),
+                package("derive",
                     "proc-macro"),
                 package("syn", "lib"), package("tests", "lib"), package("builds", "lib"),
             ],
             "resolve": {"nodes": [
-                node("trine", &[uses("zlib", None), uses("derive", None), uses("tests", Some("dev")), uses("builds", Some("build"))]),
-                node("zlib", &[uses("alpha", None)]), node("alpha", &[]), node("derive", &[uses("syn", None)]),
+                node("trine", &[uses("zlib", None), uses("derive", None),
+                    uses("tests", Some("dev")), uses("builds", Some("build"))]),
+                node("zlib", &[uses("alpha", None)]), node("alpha", &[]),
+                node("derive", &[uses("syn", None)]),
                 node("syn", &[]), node("tests", &[]), node("builds", &[]),
             ]},
         });

@@ -179,7 +179,8 @@ mod tests {
         let release = Release::example();
         assert_eq!(
             release.download(&release.archive()),
-            "https://git.example/some-one/trine/releases/download/v1.2.3/trine-1.2.3-x86_64-unknown-linux-gnu.tar.gz"
+            "https://git.example/some-one/trine/releases/download/v1.2.3/\
+             trine-1.2.3-x86_64-unknown-linux-gnu.tar.gz"
         );
         let windows = Release { target: "x86_64-pc-windows-gnu".into(), ..release };
         assert_eq!(windows.archive(), "trine-1.2.3-x86_64-pc-windows-gnu.zip");

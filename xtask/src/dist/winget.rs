@@ -116,7 +116,8 @@ mod tests {
         assert_eq!(
             one["InstallerUrl"].as_str(),
             Some(
-                "https://git.example/some-one/trine/releases/download/v1.2.3/trine-1.2.3-x86_64-pc-windows-gnu.zip"
+                "https://git.example/some-one/trine/releases/download/v1.2.3/\
+                 trine-1.2.3-x86_64-pc-windows-gnu.zip"
             )
         );
     }

@@ -313,7 +313,8 @@ proptest! {
         seed: u64,
     ) {
         let shape =
-            AttentionShape { query_heads: group, kv_heads: 1, head_dim: 64, window, scale: 0.2, whole: false };
+            AttentionShape { query_heads: group, kv_heads: 1, head_dim: 64, window, scale: 0.2,
+                whole: false };
         let ring = window.map(|window| window.next_multiple_of(BLOCK) + BLOCK);
         let lengths = [(start, rows), (700, 1), (3, 2)];
         let mut case = Case::new(shape, kind, ring, &lengths, seed);

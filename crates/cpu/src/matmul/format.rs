@@ -132,7 +132,10 @@ pub(super) unsafe fn k_halves<S: Simd>(factor: f32, block: Block<'_>) -> Scales<
 
 /// Defines a format from two expressions: codes of a quad, scales of a block.
 macro_rules! simd_format {
-    ($name:ident, $kind:expr, $simd:ident, |$block:ident, $quad:ident| $code:expr, $scales:expr) => {
+    (
+        $name:ident, $kind:expr, $simd:ident,
+        |$block:ident, $quad:ident| $code:expr, $scales:expr
+    ) => {
         pub(crate) struct $name;
         impl Format for $name {
             const KIND: Kind = $kind;

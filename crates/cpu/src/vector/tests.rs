@@ -59,8 +59,9 @@ proptest! {
         let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / length as f64;
         let squares = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
         let factor = 1.0 / (squares / length as f64 + f64::from(1e-2_f32)).sqrt();
-        let normed =
-            |i: usize| (f64::from(x[i]) - mean) * factor * f64::from(weight[i]) + f64::from(bias[i]);
+        let normed = |i: usize| {
+            (f64::from(x[i]) - mean) * factor * f64::from(weight[i]) + f64::from(bias[i])
+        };
         for kernels in all() {
             let mut found = vec![f32::NAN; length];
             kernels.layer_norm(&x, &weight, &bias, 1e-2, &mut found);

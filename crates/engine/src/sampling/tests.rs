@@ -451,7 +451,10 @@ proptest! {
             }
             let count = history[start..].iter().filter(|&&token| token as usize == id).count();
             if count > 0 {
-                expected = if expected > 0.0 { expected / repetition } else { expected * repetition };
+                match expected > 0.0 {
+                    true => expected /= repetition,
+                    false => expected *= repetition,
+                }
                 expected -= presence + count as f32 * frequency;
             }
             prop_assert!((changed[id] - expected).abs() < 1e-4, "{id}: {} {expected}", changed[id]);

@@ -132,7 +132,9 @@ fn what_must_not_become_a_path() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(
+        ProptestConfig { failure_persistence: None, cases: 20_000, ..ProptestConfig::default() }
+    )]
 
     #[test]
     fn accepted_names_are_safe_paths_and_round_trip(typed in any_name()) {

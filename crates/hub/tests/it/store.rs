@@ -255,7 +255,8 @@ fn pipes_among_the_files_of_other_programs_are_passed_over() {
     let (ollama, store) = (folder.path().join("ollama"), folder.path().join("store"));
     let hash = "ab".repeat(32);
     let layer = serde_json::json!({
-        "mediaType": "application/vnd.ollama.image.model", "digest": format!("sha256:{hash}"), "size": 4,
+        "mediaType": "application/vnd.ollama.image.model", "digest": format!("sha256:{hash}"),
+        "size": 4,
     });
     let tags = ollama.join("manifests/registry.ollama.ai/library/gemma3");
     let manifest = serde_json::json!({ "layers": [layer] }).to_string();

@@ -72,7 +72,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(
+        ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() }
+    )]
 
     /// Whatever the order: a result is that of the inputs as they were handed over last. There is
     /// an error exactly if a fault is among the commands, and the NPU is in quarantine exactly if

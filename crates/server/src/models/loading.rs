@@ -137,7 +137,8 @@ impl Shared {
                     }
                 }
                 () = tokio::time::sleep_until(deadline) => {
-                    break "there is no room for it beside models that requests are using".to_owned();
+                    break "there is no room for it beside models that requests are using"
+                        .to_owned();
                 }
             }
         };

@@ -94,7 +94,9 @@ macro_rules! rows {
     (@bounds $field:literal in $bounds:expr) => { $bounds };
     (@bounds $field:literal of $table:expr) => { (concat!($field, "."), $table) };
     (@or $row:expr) => { $row };
-    (@or $row:expr, $default:expr) => { $crate::request::fields::RowOr { row: $row, default: $default } };
+    (@or $row:expr, $default:expr) => {
+        $crate::request::fields::RowOr { row: $row, default: $default }
+    };
     (@row $name:ident) => { &$name };
     (@row $name:ident, $default:expr) => { &$name.row };
     (@some) => { None };
@@ -119,11 +121,12 @@ macro_rules! rows {
         }
     )+) => { $(
         $(#[doc = $about])*
-        pub(crate) const $group: $crate::request::fields::Rows = $crate::request::fields::Rows::Read {
-            names: &[$($field),+],
-            #[cfg(test)]
-            rows: &[$(rows!(@row $name $(, $default)?)),+],
-        };
+        pub(crate) const $group: $crate::request::fields::Rows =
+            $crate::request::fields::Rows::Read {
+                names: &[$($field),+],
+                #[cfg(test)]
+                rows: &[$(rows!(@row $name $(, $default)?)),+],
+            };
         $(
             $(#[doc = $words])*
             pub(crate) const $name: rows!(@type $type $(, $default)?) = rows!(

@@ -191,7 +191,10 @@ mod tests {
             });
             lines.collect::<Vec<_>>().join("|")
         };
-        let document = |source: Value| json!({"type": "document", "title": "T", "context": "C", "source": source});
+        let document = |source: Value| {
+            json!({"type": "document", "title": "T", "context": "C",
+                "source": source})
+        };
         let plain = json!({"type": "text", "media_type": "text/plain", "data": "words"});
         assert_eq!(read(document(plain)), "[document: T, C]\nwords");
         let content = json!({"type": "content", "content": [{"type": "text", "text": "words"}]});

@@ -68,7 +68,8 @@ fn blocks_of_tools() -> Value {
                     "propertyNames": {"type": "string"},
                     "additionalProperties": {}},
                 "state": {"anyOf": [
-                    {"type": "string", "enum": ["open", "closed"]}, {"type": "string", "const": "gone"},
+                    {"type": "string", "enum": ["open", "closed"]},
+                    {"type": "string", "const": "gone"},
                 ]},
                 "lines": {"type": "array", "maxItems": 4, "items": {"type": "integer",
                     "exclusiveMinimum": 0}},
@@ -214,7 +215,8 @@ fn tools_of_other_servers_are_left_out_of_messages() {
         "messages": [
             {"role": "user", "content": "Hi"},
             {"role": "assistant", "content": [
-                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "a"}},
+                {"type": "server_tool_use", "id": "s", "name": "web_search",
+                    "input": {"query": "a"}},
                 {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
                 {"type": "text", "text": "Found."},
             ]},
@@ -238,7 +240,8 @@ fn a_demand_for_a_tool_that_is_left_out_of_messages_is_dropped() {
         json!({
             "max_tokens": 100, "tools": tools, "tool_choice": choice,
             "system": [{"type": "text", "text": "You search the web."}],
-            "messages": [{"role": "user", "content": [{"type": "text", "text": "Search for: birds"}]}],
+            "messages": [{"role": "user", "content": [{"type": "text",
+                "text": "Search for: birds"}]}],
         })
     };
     let named = json!({"type": "tool", "name": "web_search"});
@@ -318,7 +321,8 @@ fn codex(input: Value) -> Value {
     json!({
         "model": "long", "stream": true, "input": input, "max_output_tokens": 100,
         "tools": [
-            function("run", json!({"cmd": {"type": "string"}, "login": {"type": "boolean"}}), json!(["cmd"])),
+            function("run", json!({"cmd": {"type": "string"}, "login": {"type": "boolean"}}),
+                json!(["cmd"])),
             {"type": "namespace", "name": "helpers_v1", "description": "Other agents.", "tools": [
                 function("start", json!({"task": {"type": "string"}}), json!(["task"])),
                 function("stop", json!({"target": {"type": "string"}}), json!(["target"])),
@@ -379,7 +383,8 @@ fn an_agent_in_the_dialect_of_responses() {
     input.push(json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "a"}));
     input.push(called.clone());
     input.push(json!({
-        "type": "function_call_output", "id": "fco_1", "call_id": called["call_id"], "output": "started",
+        "type": "function_call_output", "id": "fco_1", "call_id": called["call_id"],
+        "output": "started",
     }));
     input.push(
         json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {}}),
@@ -411,7 +416,10 @@ fn namespaces_and_items_of_wrong_shapes_are_named() {
     let server = Harness::start();
     let call =
         |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
-    let output = |id: &str, output: Value| json!({"type": "function_call_output", "call_id": id, "output": output});
+    let output = |id: &str, output: Value| {
+        json!({"type": "function_call_output", "call_id": id,
+            "output": output})
+    };
     let said = json!({"role": "user", "content": "a"});
     for (fields, param) in [
         (json!({"tools": [{"type": "namespace", "tools": []}]}), "tools[0].name"),
@@ -458,14 +466,15 @@ fn errors_name_the_fields_of_messages() {
     ]});
     let result = |id: &str, content: Value| {
         json!({"type": "tool_result",
-        "tool_use_id": id, "content": content})
+            "tool_use_id": id, "content": content})
     };
     let user = |blocks: &[Value]| json!({"role": "user", "content": blocks});
     for (fields, place) in [
         (json!({"tool_choice": {"type": "tool", "name": "y"}}), "tool_choice.name"),
         (json!({"messages": [user(&[result("c", json!(5))])]}), "messages[0].content[0].content"),
         (
-            json!({"system": "s", "messages": [called, user(&[result("c", json!("")), result("d", json!(""))])]}),
+            json!({"system": "s", "messages": [called,
+                user(&[result("c", json!("")), result("d", json!(""))])]}),
             "messages[1].content[1].tool_use_id",
         ),
         (
@@ -475,7 +484,8 @@ fn errors_name_the_fields_of_messages() {
         ),
         (
             json!({"messages": [{"role": "assistant", "content": [
-                {"type": "thinking", "thinking": "a"}, {"type": "tool_use", "id": "c", "name": 5, "input": "{"},
+                {"type": "thinking", "thinking": "a"},
+                {"type": "tool_use", "id": "c", "name": 5, "input": "{"},
             ]}]}),
             "messages[0].content[1].name",
         ),
@@ -512,7 +522,8 @@ fn an_agent_in_the_dialect_of_chats() {
     let tools = json!([{"type": "function", "function": {"name": "bash",
         "description": "Runs it.",
         "parameters": {
-        "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "required": ["command"],
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+        "required": ["command"],
         "properties": {
             "command": {"type": "string"},
             "timeout": {"type": "integer",
@@ -577,7 +588,8 @@ fn results_in_ollamas_dialect_find_their_calls() {
     }
     // More results than calls stand for themselves.
     prompt(json!([{"role": "tool",
-            "tool_call_id": "a", "content": "a"}, named("x", "b"), named("y", "c"), named("", "d")]));
+            "tool_call_id": "a", "content": "a"}, named("x", "b"), named("y", "c"),
+        named("", "d")]));
 }
 
 /// Two system parts before the user's, as pydantic-ai writes instructions and a system prompt; a

@@ -173,7 +173,8 @@ fn responses_whole_and_streamed() {
     let last = events.last().unwrap();
     assert_eq!(last["type"], "response.incomplete");
     assert_eq!(last["response"]["output"][0]["content"][0]["text"], text);
-    let input = json!([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]);
+    let input = json!([{"type": "message", "role": "user",
+        "content": [{"type": "input_text", "text": "Hi"}]}]);
     assert_eq!(
         server.post("/v1/responses", &json!({"input": input, "max_output_tokens": 2})).0,
         200

@@ -340,7 +340,7 @@ fn next(path: &str, first: &Value, answer: &Value) -> Value {
             let results: Vec<Value> = used
                 .map(|block| {
                     json!({"type": "tool_result",
-                    "tool_use_id": block["id"], "content": "ok"})
+                        "tool_use_id": block["id"], "content": "ok"})
                 })
                 .collect();
             let messages = next["messages"].as_array_mut().unwrap();
@@ -352,7 +352,10 @@ fn next(path: &str, first: &Value, answer: &Value) -> Value {
             let output = answer["output"].as_array().unwrap();
             items.extend(output.iter().cloned());
             let calls = output.iter().filter(|item| item["type"] == "function_call");
-            items.extend(calls.map(|call| json!({"type": "function_call_output", "call_id": call["call_id"], "output": "ok"})));
+            items.extend(calls.map(|call| {
+                json!({"type": "function_call_output",
+                    "call_id": call["call_id"], "output": "ok"})
+            }));
             next["input"] = items.into();
         }
         _ => {
@@ -438,7 +441,8 @@ fn broken_calls_and_unusual_tools_are_rendered() {
     }
     let odd = json!({"type": "OBJECT", "required": null, "properties": {
         "a": {"type": null, "enum": null}, "b": {"type": "any", "items": null}, "c": null,
-        "d": {"type": "string", "required": true, "pattern": "["}, "e": {"type": "array", "items": "string"},
+        "d": {"type": "string", "required": true, "pattern": "["},
+        "e": {"type": "array", "items": "string"},
     }});
     let tool = |index: usize| {
         let function =

@@ -117,7 +117,7 @@ fn foreign(dialect: &str) -> Vec<(Value, Option<&'static str>)> {
         MESSAGES => {
             let source = |kind: &str, data: &str| {
                 json!({"type": "base64",
-                "media_type": kind, "data": data})
+                    "media_type": kind, "data": data})
             };
             vec![
                 (
@@ -125,7 +125,8 @@ fn foreign(dialect: &str) -> Vec<(Value, Option<&'static str>)> {
                     line("image", "image/png"),
                 ),
                 (
-                    json!({"type": "document", "title": "a.pdf", "source": source("application/pdf", "JVBERi0=")}),
+                    json!({"type": "document", "title": "a.pdf",
+                        "source": source("application/pdf", "JVBERi0=")}),
                     line("document", "application/pdf, \"a.pdf\""),
                 ),
                 (hologram, unknown),
@@ -227,7 +228,8 @@ fn images_of_earlier_messages_are_words_in_ollamas_dialect() {
     let last = json!({"role": "user", "content": "b"});
     for (messages, status) in [
         (
-            json!([{"role": "user", "content": "a", "images": images}, {"role": "assistant", "content": "c"}, last]),
+            json!([{"role": "user", "content": "a", "images": images},
+                {"role": "assistant", "content": "c"}, last]),
             200,
         ),
         (
@@ -236,13 +238,14 @@ fn images_of_earlier_messages_are_words_in_ollamas_dialect() {
             200,
         ),
         (
-            json!([last, call, {"role": "tool", "content": "d"}, {"role": "user", "content": "", "images": images}]),
+            json!([last, call, {"role": "tool", "content": "d"},
+                {"role": "user", "content": "", "images": images}]),
             200,
         ),
         (json!([{"role": "assistant", "content": "c", "images": images}, last]), 200),
         (
             json!([call, {"role": "tool", "content": "d"}, {"role": "assistant", "content": "e"},
-            {"role": "user", "content": "a", "images": images}]),
+                {"role": "user", "content": "a", "images": images}]),
             400,
         ),
     ] {

@@ -80,7 +80,8 @@ fn no_client_writes_lines_of_its_own_into_the_log() {
         ("/v1/chat/completions", json!({"messages": messages, "tool_choice": FORGED})),
         (
             "/v1/chat/completions",
-            json!({"messages": messages, "tools": [{"type": "function", "function": {"name": FORGED}}]}),
+            json!({"messages": messages, "tools": [{"type": "function",
+                "function": {"name": FORGED}}]}),
         ),
         ("/api/chat", json!({"model": FORGED, "messages": messages})),
         ("/v1/messages", json!({"model": FORGED, "messages": messages, "max_tokens": 1})),

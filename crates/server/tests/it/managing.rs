@@ -207,7 +207,8 @@ fn names_are_made_and_removed() {
     let answer =
         client::post(server.address, "/api/create", &[], br#"{"model":"b","from":"main"}"#);
     assert_eq!(lines(&answer), [json!({"status": "success"})]);
-    let ask = json!({"model": "sailor", "messages": [{"role": "user", "content": "Who?"}], "stream": false});
+    let ask = json!({"model": "sailor", "messages": [{"role": "user", "content": "Who?"}],
+        "stream": false});
     let (status, answer) = server.post("/api/chat", &ask);
     assert_eq!((status, &answer["eval_count"]), (200, &json!(3)), "{answer}");
     let (_, prompt) = server.post("/apply-template", &ask);

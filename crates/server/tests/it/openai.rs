@@ -147,7 +147,8 @@ fn what_clients_add_is_ignored_where_it_means_nothing() {
     let body = chat(json!({
         "no_stop_trim": false, "separate_reasoning": true, "stream_reasoning": true,
         "return_hidden_states": false, "skip_special_tokens": true, "continue_final_message": false,
-        "ignore_eos": false, "logprobs": false, "user": "me", "metadata": {"a": "b"}, "store": false,
+        "ignore_eos": false, "logprobs": false, "user": "me", "metadata": {"a": "b"},
+        "store": false,
         "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "seed": null,
         "parallel_tool_calls": true, "service_tier": "auto", "logit_bias": {}, "stop": "",
     }));

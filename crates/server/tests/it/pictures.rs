@@ -86,8 +86,8 @@ fn requests(data: Option<&str>) -> Vec<(&'static str, Value, &'static str, &'sta
         (
             RESPONSES,
             json!({"max_output_tokens": 3, "input": [
-                {"role": "user", "content": parts(input, json!({"type": "input_text", "text": "What \
-                    is it?"}))},
+                {"role": "user", "content": parts(input,
+                    json!({"type": "input_text", "text": "What is it?"}))},
             ]}),
             "input[0].content[0].image_url",
             "/usage/input_tokens",
@@ -379,7 +379,8 @@ fn headers_are_looked_at_before_a_model_is_loaded() {
     let server = server();
     let loads = || server.loader.eye.seen.lock().unwrap().len();
     let bomb = STANDARD.encode(header_only(10_000, 10_000));
-    let body = json!({"model": "broken", "messages": [user(&[image(&format!("data:image/png;base64,{bomb}"))])]});
+    let body = json!({"model": "broken",
+        "messages": [user(&[image(&format!("data:image/png;base64,{bomb}"))])]});
     let (status, error) = server.post(CHAT, &body);
     assert_eq!((status, loads()), (400, 0), "{error}");
     assert_eq!(error["error"]["param"], "messages[0].content[0].image_url.url");

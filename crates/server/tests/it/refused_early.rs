@@ -137,7 +137,8 @@ fn cheap_checks_come_first() {
         (COMPLETIONS, json!({"prompt": text, "response_format": broken})),
         (
             "/v1/responses",
-            json!({"input": text, "text": {"format": {"type": "json_schema", "schema": {"type": "nonsense"}}}}),
+            json!({"input": text, "text": {"format": {"type": "json_schema",
+                "schema": {"type": "nonsense"}}}}),
         ),
         ("/api/chat", json!({"messages": messages, "format": {"type": "nonsense"}})),
     ] {

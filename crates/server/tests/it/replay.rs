@@ -38,15 +38,27 @@ const OPENS: &str = "{{ bos_token }}{% for m in messages %}<|turn>\
 /// the message with the calls. The marks of calls are put together from pieces.
 const EARLY: &str = "{{ bos_token }}{% if tools %}<|turn>system\n\
     {% for t in tools %}<|tool>{{ t.function.name }}<tool|>{% endfor %}<turn|>\n\
-    {% endif %}{% set ns = namespace(last='') %}{% for m in messages %}{% set ns.last = '' %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n\
-    {% for c in m.tool_calls or [] %}{{ '<|' + 'tool_call>call:' + c.function.name }}{city:<|\"|>{{ c.function.arguments.city }}<|\"|>}{{ '<tool_call' + '|>' }}{% endfor %}{% for r in m.tool_responses or [] %}<|tool_response>response:{{ r.name }}{value:<|\"|>{{ r.response }}<|\"|>}<tool_response|>{% set ns.last = 'result' %}{% endfor %}{{ m.content }}{{ '<turn|>\n\
+    {% endif %}{% set ns = namespace(last='') %}{% for m in messages %}{% set ns.last = '' %}\
+    <|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n\
+    {% for c in m.tool_calls or [] %}{{ '<|' + 'tool_call>call:' + c.function.name }}\
+    {city:<|\"|>{{ c.function.arguments.city }}<|\"|>}{{ '<tool_call' + '|>' }}{% endfor %}\
+    {% for r in m.tool_responses or [] %}<|tool_response>response:{{ r.name }}\
+    {value:<|\"|>{{ r.response }}<|\"|>}<tool_response|>{% set ns.last = 'result' %}{% endfor %}\
+    {{ m.content }}{{ '<turn|>\n\
     ' if not m.tool_responses or m.content }}{% endfor %}{{ '<|turn>model\n\
     ' if add_generation_prompt and ns.last != 'result' }}";
 /// As FunctionGemma's: what follows a result gets no turn of its own.
 const FUNCTION: &str = "{{ bos_token }}{% if tools %}<start_of_turn>developer\n\
-    {% for t in tools %}<start_function_declaration>declaration:{{ t.function.name }}<end_function_declaration>{% endfor %}<end_of_turn>\n\
-    {% endif %}{% set ns = namespace(last='') %}{% for m in messages %}{% if m.role == 'tool' %}<start_function_response>response:{{ m.name }}{value:<escape>{{ m.content }}<escape>}<end_function_response>{% set ns.last = 'result' %}{% else %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n\
-    ' if ns.last != 'result' }}{% set ns.last = '' %}{{ m.content }}{% for c in m.tool_calls or [] %}<start_function_call>call:{{ c.function.name }}{city:<escape>{{ c.function.arguments.city }}<escape>}<end_function_call>{% set ns.last = 'call' %}{% endfor %}{{ '<end_of_turn>\n\
+    {% for t in tools %}<start_function_declaration>declaration:{{ t.function.name }}\
+    <end_function_declaration>{% endfor %}<end_of_turn>\n\
+    {% endif %}{% set ns = namespace(last='') %}{% for m in messages %}{% if m.role == 'tool' %}\
+    <start_function_response>response:{{ m.name }}{value:<escape>{{ m.content }}\
+    <escape>}<end_function_response>{% set ns.last = 'result' %}{% else %}\
+    {{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n\
+    ' if ns.last != 'result' }}{% set ns.last = '' %}{{ m.content }}\
+    {% for c in m.tool_calls or [] %}<start_function_call>call:{{ c.function.name }}\
+    {city:<escape>{{ c.function.arguments.city }}\
+    <escape>}<end_function_call>{% set ns.last = 'call' %}{% endfor %}{{ '<end_of_turn>\n\
     ' if ns.last != 'call' }}{% endif %}{% endfor %}{{ '<start_of_turn>model\n\
     ' if add_generation_prompt and ns.last != 'result' }}";
 /// As Gemma 3's.

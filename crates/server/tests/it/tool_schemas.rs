@@ -201,7 +201,8 @@ fn tools_that_cannot_be_declared_are_left_out() {
 #[test]
 fn an_unusual_tool_is_no_reason_to_refuse_the_others() {
     let server = Harness::start();
-    let long = "mcp__github-enterprise__list_all_the_open_pull_requests_of_a_repository_with_reviewers_and_labels";
+    let long = "mcp__github-enterprise__list_all_the_open_pull_requests_of_a_repository_\
+        with_reviewers_and_labels";
     assert_eq!(long.len(), 97);
     for (parameters, place) in [
         (json!({"type": "object", "properties": {"a": {"type": "any"}}}), "#/properties/a/type"),

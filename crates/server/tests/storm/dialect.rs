@@ -55,10 +55,12 @@ impl Dialect {
             }
             Self::Message => json!({"messages": messages, "max_tokens": tokens, "stream": stream}),
             Self::OllamaChat => json!({
-                "model": "main", "messages": messages, "options": {"num_predict": tokens}, "stream": stream,
+                "model": "main", "messages": messages, "options": {"num_predict": tokens},
+                "stream": stream,
             }),
             Self::OllamaGenerate => json!({
-                "model": "main", "prompt": text, "options": {"num_predict": tokens}, "stream": stream,
+                "model": "main", "prompt": text, "options": {"num_predict": tokens},
+                "stream": stream,
             }),
         }
     }

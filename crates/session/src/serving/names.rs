@@ -7,6 +7,7 @@
 mod files;
 mod offers;
 mod presets;
+mod refusals;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use crate::embedded::Embedded;
 use crate::failure::usage;
 use crate::model_source::{Chosen, Resolved, Source, resolve_model};
 use crate::suiting::Suited;
+use refusals::told;
 
 pub(super) use {files::digest, files::stamp, presets::laid};
 
@@ -509,32 +511,6 @@ fn own_name(inventory: &Inventory<'_>, model: &LocalModel) -> String {
     inventory.name_of(model).to_string()
 }
 
-/// Turns an error of the store into one for clients. Paths go only to the log.
-fn told(error: HubError) -> LibraryError {
-    let refusal = match &error {
-        HubError::InvalidName { .. }
-        | HubError::InvalidPreset { .. }
-        | HubError::Ambiguous { .. }
-        | HubError::NoMatch { .. }
-        | HubError::Unusable { .. } => Refusal::Invalid,
-        HubError::RepositoryNotFound { .. }
-        | HubError::FileNotFound { .. }
-        | HubError::NotLocal { .. } => Refusal::Unknown,
-        HubError::Cancelled => Refusal::Cancelled,
-        HubError::Refused { reason, .. } => {
-            tracing::warn!(%error, "refused");
-            return LibraryError::new(Refusal::Busy, format!("it is not removed: {reason}"));
-        }
-        HubError::File { .. } | HubError::NoSpace { .. } => {
-            tracing::error!(%error, "the folder of downloaded models failed");
-            let message = "the folder of downloaded models cannot be read or written; the server's log says why";
-            return LibraryError::new(Refusal::Failed, message);
-        }
-        _ => Refusal::Failed,
-    };
-    LibraryError::new(refusal, error.to_string())
-}
-
 impl Library for Shop {
     fn catalog(&self, measures: bool) -> Result<Catalog, LibraryError> {
         // A store that cannot be read is an error, not an empty store.
@@ -580,7 +556,8 @@ impl Library for Shop {
             false => format!("; near: {}", near.join(", ")),
         };
         let message = format!(
-            "there is no model {name:.100}{near}. Name a repository of Hugging Face (owner/repo), or one of `trine search`"
+            "there is no model {name:.100}{near}. Name a repository of Hugging Face (owner/repo), \
+             or one of `trine search`"
         );
         Err(LibraryError::new(Refusal::Unknown, message))
     }

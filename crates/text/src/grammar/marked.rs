@@ -1,5 +1,6 @@
 //! Grammars of calls between marks.
 
+mod keywords;
 mod lark;
 mod merge;
 mod patterns;

@@ -89,7 +89,10 @@ impl Tools {
                 you MUST put it in the format of\n"
                 .to_owned(),
         };
-        text.push_str("{\"name\": function name, \"parameters\": dictionary of argument name and its value}\n");
+        text.push_str(
+            "{\"name\": function name, \
+             \"parameters\": dictionary of argument name and its value}\n",
+        );
         if parallel && !matches!(choice, ToolChoice::Named(_)) {
             text.push_str(
                 "To invoke several functions at once, put them in a list: \

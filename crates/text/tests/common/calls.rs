@@ -86,7 +86,8 @@ fn schema(chance: &mut Chance, depth: usize) -> Value {
         7 => json!({"type": "boolean"}),
         8 => {
             let (least, most) = (chance.below(3), 2 + chance.below(3));
-            json!({"type": "array", "items": schema(chance, depth - 1), "minItems": least, "maxItems": most})
+            json!({"type": "array", "items": schema(chance, depth - 1), "minItems": least,
+                "maxItems": most})
         }
         9 => json!({"type": "array", "items": schema(chance, depth - 1)}),
         10 => json!({"anyOf": [schema(chance, depth - 1), {"type": "null"}]}),

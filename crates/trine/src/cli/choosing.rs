@@ -13,7 +13,10 @@ const SCRIPTS: [&str; 2] = ["acceptance", "recite"];
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct ChoosingArgs {
     /// Randomness: 0 always takes the most likely token [default: 0, or 1 with --top-k or --top-p]
-    #[arg(long, alias = "temp", value_name = "T", value_parser = parse_number::<f32>, conflicts_with_all = SCRIPTS)]
+    #[arg(
+        long, alias = "temp", value_name = "T", value_parser = parse_number::<f32>,
+        conflicts_with_all = SCRIPTS
+    )]
     pub(crate) temperature: Option<f32>,
 
     /// Choose among the K most likely tokens; 0 for all [default: 0]
@@ -25,7 +28,10 @@ pub(crate) struct ChoosingArgs {
     pub(crate) top_p: Option<f32>,
 
     /// Divide the scores of tokens that were used already; 1 is off
-    #[arg(long, alias = "repeat-penalty", value_name = "X", value_parser = parse_number::<f32>, conflicts_with_all = SCRIPTS)]
+    #[arg(
+        long, alias = "repeat-penalty", value_name = "X", value_parser = parse_number::<f32>,
+        conflicts_with_all = SCRIPTS
+    )]
     pub(crate) repetition_penalty: Option<f32>,
 
     /// Subtract from the scores of tokens that were written already; 0 is off

@@ -28,7 +28,10 @@ pub(crate) struct ExplainArgs {
     pub(crate) model: Option<String>,
 
     /// Tokens of the prompt whose cost or launches are shown
-    #[arg(short = 'p', long = "prompt", value_name = "N", default_value = "512", value_parser = parse_positive)]
+    #[arg(
+        short = 'p', long = "prompt", value_name = "N", default_value = "512",
+        value_parser = parse_positive
+    )]
     pub(crate) prompt: usize,
 
     /// Tokens already in the context when the shown token is generated; without --device only

@@ -135,14 +135,14 @@ pub(crate) struct ShowArgs {
         weights. What it does not set is the model's own, and options of `run` come before it. \
         --from takes another preset too. --help tells what is read of a Modelfile.",
     after_long_help = "\
-A preset is a name for a model with a system prompt and parameters; it holds no weights. What it does
-not set is the model's own, and options of `run` come before it. --from takes another preset too,
-eight deep at most. A preset of the same name is replaced.
+A preset is a name for a model with a system prompt and parameters; it holds no weights. What it
+does not set is the model's own, and options of `run` come before it. --from takes another preset
+too, eight deep at most. A preset of the same name is replaced.
 
-Of a Modelfile of Ollama's FROM, SYSTEM, PARAMETER and MESSAGE are taken, texts in \"\"\" over several
-lines too. TEMPLATE and ADAPTER are refused: trine uses the model's own template, and has no adapters.
-LICENSE and parameters about where a model runs are left out, with a note. Options come before what
-the file says."
+Of a Modelfile of Ollama's FROM, SYSTEM, PARAMETER and MESSAGE are taken, texts in \"\"\" over
+several lines too. TEMPLATE and ADAPTER are refused: trine uses the model's own template, and has no
+adapters. LICENSE and parameters about where a model runs are left out, with a note. Options come
+before what the file says."
 )]
 pub(crate) struct CreateArgs {
     /// The preset's name, such as mario or mario:formal
@@ -192,7 +192,9 @@ pub(crate) struct PresetArgs {
     pub(crate) min_p: Option<f64>,
 
     /// Divide the scores of tokens that were used already; 1 is off
-    #[arg(long, visible_alias = "repeat-penalty", value_name = "X", value_parser = parse_number::<f64>)]
+    #[arg(
+        long, visible_alias = "repeat-penalty", value_name = "X", value_parser = parse_number::<f64>
+    )]
     pub(crate) repetition_penalty: Option<f64>,
 
     /// Subtract from the scores of tokens that were used already; 0 is off
@@ -212,7 +214,10 @@ pub(crate) struct PresetArgs {
     pub(crate) max_tokens: Option<usize>,
 
     /// Context length in tokens
-    #[arg(short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_positive)]
+    #[arg(
+        short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N",
+        value_parser = parse_positive
+    )]
     pub(crate) context: Option<usize>,
 
     /// End the answer before this text; can be repeated

@@ -24,7 +24,10 @@ pub(crate) struct Placement {
 
     /// Layers that GPUs run, the last ones and the output; the CPU runs the others; auto is all
     /// that fit [default: auto]
-    #[arg(long, alias = "n-gpu-layers", value_name = "N", value_parser = parse_layers, hide_short_help = true)]
+    #[arg(
+        long, alias = "n-gpu-layers", value_name = "N", value_parser = parse_layers,
+        hide_short_help = true
+    )]
     pub(crate) gpu_layers: Option<usize>,
 
     /// Measure which kernels suit the GPU: auto (once, while a server has nothing to do, the
@@ -47,7 +50,10 @@ pub(crate) struct Placement {
 
     /// Part of each matrix that the NPU takes: auto (by measurements), or from 0 to 1
     /// [default: auto]
-    #[arg(long, value_name = "PART", value_parser = NpuShare::parse, requires = "npu", hide_short_help = true)]
+    #[arg(
+        long, value_name = "PART", value_parser = NpuShare::parse, requires = "npu",
+        hide_short_help = true
+    )]
     pub(crate) npu_share: Option<NpuShare>,
 
     /// Format of the KV cache: f32, f16, int8 [default: f16; logits: f32]
@@ -55,7 +61,9 @@ pub(crate) struct Placement {
     pub(crate) kv: Option<KvType>,
 
     /// Context length in tokens; 0 is the default [default: the model's, as far as memory goes]
-    #[arg(short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_count)]
+    #[arg(
+        short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_count
+    )]
     pub(crate) context: Option<usize>,
 
     /// Maximum memory for the KV cache, such as 4G, shared by all requests [default: what is free]

@@ -49,8 +49,10 @@ pub(crate) struct RunArgs {
     pub(crate) prompt: Vec<String>,
 
     /// The same as PROMPT, as llama.cpp's programs take it.
-    #[arg(short = 'p', long = "prompt", id = "prompt_option", value_name = "TEXT", hide = true, allow_hyphen_values = true, conflicts_with_all = ["prompt",
-        "prompt_file"])]
+    #[arg(
+        short = 'p', long = "prompt", id = "prompt_option", value_name = "TEXT", hide = true,
+        allow_hyphen_values = true, conflicts_with_all = ["prompt", "prompt_file"]
+    )]
     pub(crate) prompt_option: Option<String>,
 
     /// How long Ollama's program keeps a model loaded.

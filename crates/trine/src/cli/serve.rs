@@ -31,12 +31,12 @@ of `trine list` is served too, and clients that may use the server can pull, cop
 models (Ollama's /api/pull and so on). With models named, these are served and nothing on the disk
 is changed.
 
-A model's name in requests is its file's name without the ending, the name of a downloaded model or the
-last part of it, or `demo`; GET /v1/models lists them, --alias adds others.
+A model's name in requests is its file's name without the ending, the name of a downloaded model or
+the last part of it, or `demo`; GET /v1/models lists them, --alias adds others.
 
-Without keys the server answers to its addresses, to localhost, names without a dot, *.internal, this
-machine's name and those of --host-name: a web page could let any other name lead here. It lets in
-web pages of its own, of this machine and of programs on it; --origin adds others.
+Without keys the server answers to its addresses, to localhost, names without a dot, *.internal,
+this machine's name and those of --host-name: a web page could let any other name lead here. It lets
+in web pages of its own, of this machine and of programs on it; --origin adds others.
 
 On an address that other machines reach, clients must send one of the keys of --api-key-file as
 `Authorization: Bearer KEY` or `x-api-key: KEY`; /health and /ready need none. What is computed of a
@@ -140,7 +140,10 @@ pub(crate) struct ServeArgs {
 
     /// How long a model that no request uses stays loaded, such as 5m, 0 or -1 (forever) [default:
     /// -1]
-    #[arg(long, alias = "keepalive", value_name = "TIME", value_parser = KeepAlive::parse, allow_hyphen_values = true)]
+    #[arg(
+        long, alias = "keepalive", value_name = "TIME", value_parser = KeepAlive::parse,
+        allow_hyphen_values = true
+    )]
     pub(crate) keep_alive: Option<KeepAlive>,
 
     /// Keep prefixes of prompts in this folder when memory has no room for them, and over restarts

@@ -10,7 +10,10 @@ use crate::address::Address;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
     /// Where the server is
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Address::parse)]
+    #[arg(
+        long, value_name = "URL", default_value = "http://127.0.0.1:8080",
+        value_parser = Address::parse
+    )]
     pub(crate) url: Address,
 
     /// Send the first key of this file, the one that `trine serve` got
@@ -58,8 +61,8 @@ pub(crate) struct StopArgs {
         or the one that TRINE_CONFIG names. --help shows an example.",
     after_long_help = "\
 An option comes before a variable of the environment, that before the file, that before the default.
-The file is trine/config.toml in the user's folder for configuration (~/.config on Linux), or the one
-that TRINE_CONFIG names:
+The file is trine/config.toml in the user's folder for configuration (~/.config on Linux), or the
+one that TRINE_CONFIG names:
 
   model = \"gemma3:4b\"
   device = \"vulkan:0\"

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 use trine_backend::Program;
 use trine_engine::{Drafter, Drafts, Engine, GUESSES_MAX};
 use trine_model::{KvType, Workload};
 use trine_session::bandwidth::Yardstick;
 use trine_session::device::INVARIANT_ROWS;
 use trine_session::draft::{DraftChoice, Drafting};
-use trine_session::energy::{Sensor, Sensors};
+use trine_session::energy::Sensors;
 use trine_session::forecast::PREFILL;
 use trine_session::npu::Done;
 use trine_session::statistics::Summary;
 use trine_session::{ModelLibrary, Options, Session, Sizes, Source, find};
 
-use super::bench_choosing::{Choosing, Said};
+use super::bench_choosing::Choosing;
 use super::bench_drafts::{self, Accepting, Drafted, Reader, Script, Scripted, Text};
 use super::bench_energy::{self, Used};
 use super::bench_pictures;
+use super::bench_report::{Measured, Report, describe, drafts_table};
 use super::bench_runs::{Kind, Means, Round, Run, Test, one};
-use super::bench_steps::{self, StepTime};
+use super::bench_steps;
 use crate::callbacks::tell;
 use crate::cli::BenchArgs;
 use crate::failure::usage;
@@ -36,59 +36,6 @@ const BATCH_MAX: usize = 256;
 
 /// The guesses of a script for each sequence, if none are asked for.
 const DEPTH: usize = 4;
-
-/// The results of one test.
-#[derive(Debug, Serialize)]
-struct Measured {
-    #[serde(flatten)]
-    test: Test,
-    /// Tokens per second over all sequences, one value for each repeat.
-    tokens_per_second: Vec<f64>,
-    summary: Summary,
-    /// Bytes from memory per second at the median, computed from the Plan's cost.
-    bytes_per_second: f64,
-    /// Operations per second at the median, computed from the Plan's cost.
-    operations_per_second: f64,
-    /// The share of the measured read bandwidth.
-    bandwidth_share: Option<f64>,
-    /// What guesses did, if there were any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    drafts: Option<Drafted>,
-    /// What sensors of energy measured.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    energy: Vec<Used>,
-    /// The time of each step, if `--steps` asks for it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    steps: Vec<StepTime>,
-}
-
-/// The results of all tests.
-#[derive(Debug, Serialize)]
-struct Report {
-    model: String,
-    file_bytes: u64,
-    device: String,
-    threads: usize,
-    /// What guessed tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    draft: Option<String>,
-    /// How tokens are chosen, if not as usual.
-    #[serde(rename = "sampling", skip_serializing_if = "Option::is_none")]
-    choosing: Option<Said>,
-    kv: KvType,
-    version: &'static str,
-    repeats: usize,
-    /// Bytes per second of streaming reads, one value for each measurement.
-    read_bandwidth: Vec<f64>,
-    read_bandwidth_summary: Option<Summary>,
-    /// What an NPU has computed in all of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    npu: Option<Done>,
-    /// The sensors of energy that can be read.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    sensors: Vec<Sensor>,
-    tests: Vec<Measured>,
-}
 
 /// Measures the speed of a model.
 ///
@@ -278,13 +225,15 @@ fn check_shares(shares: &[f64], drafting: &Drafting) -> Result<()> {
     }
     if shares.len() > GUESSES_MAX {
         return Err(usage(format!(
-            "--accept has {} numbers, and a step has at most {GUESSES_MAX} guesses of a sequence; leave the last ones out",
+            "--accept has {} numbers, and a step has at most {GUESSES_MAX} guesses of a sequence; \
+             leave the last ones out",
             shares.len()
         )));
     }
     match shares.windows(2).find(|pair| pair[1] > pair[0]) {
         Some(pair) => Err(usage(format!(
-            "--accept {}, {}: a draft that is right up to a guess is right before it too; give numbers that do not rise",
+            "--accept {}, {}: a draft that is right up to a guess is right before it too; give \
+             numbers that do not rise",
             pair[0], pair[1]
         ))),
         None => Ok(()),
@@ -382,7 +331,8 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
     let option = if args.acceptance.is_some() { "--acceptance" } else { "--draft" };
     if guesses && !tests.iter().any(|test| test.is_drafted) {
         return Err(usage(format!(
-            "{option} has no effect with -n 0: only tokens that are generated are guessed; leave one of them out"
+            "{option} has no effect with -n 0: only tokens that are generated are guessed; leave \
+             one of them out"
         )));
     }
     Ok(tests)
@@ -397,8 +347,8 @@ fn context(source: &Source, tests: &[Test], asked: Option<usize>, rows: usize) -
         let limit = asked.unwrap_or(most).min(most);
         if needed > limit {
             return Err(usage(format!(
-                "`{}` needs {needed} tokens, the context has {limit} (the model was made for {most}); \
-                 use smaller numbers",
+                "`{}` needs {needed} tokens, the context has {limit} (the model was made for \
+                 {most}); use smaller numbers",
                 test.name()
             )));
         }
@@ -552,81 +502,6 @@ fn cost_per_token(session: &Session, test: Test, runs: &[Run]) -> (f64, f64) {
             (bytes as f64 / test.tokens as f64, operations as f64 / test.tokens as f64)
         }
     }
-}
-
-const HEADER: [&str; 9] =
-    ["test", "batch", "tok/s", "quartiles", "min..max", "outliers", "GB/s", "of read", "Gop/s"];
-
-fn describe(report: &Report, markdown: bool) -> String {
-    let rows = report.tests.iter().map(row).collect();
-    let right = [1, 2, 3, 4, 6, 7, 8];
-    let table = match markdown {
-        true => output::markdown(&HEADER, rows, &right),
-        false => output::table(&HEADER, rows, &right),
-    };
-    let read =
-        report.read_bandwidth_summary.as_ref().map_or("not measured".to_owned(), |summary| {
-            format!(
-                "{} GB/s ({}..{})",
-                output::rate(summary.median / 1e9),
-                output::rate(summary.minimum / 1e9),
-                output::rate(summary.maximum / 1e9)
-            )
-        });
-    let choosing = report.choosing.as_ref().map_or(String::new(), |said| {
-        format!("; tokens are chosen with {}", terminal::harmless(&said.words()))
-    });
-    format!(
-        "{table}\n\n{}, {}; {}; kv {}; trine {}; {}; streaming read {read} with {}{choosing}",
-        terminal::harmless(&report.model),
-        output::bytes(report.file_bytes),
-        terminal::harmless(&report.device),
-        report.kv.name(),
-        report.version,
-        output::counted(report.repeats, "repeat"),
-        output::counted(report.threads, "thread")
-    )
-}
-
-/// Returns a table of what guesses did, if there were any.
-fn drafts_table(report: &Report, markdown: bool) -> Option<String> {
-    let row = |measured: &Measured| {
-        let cells = vec![measured.test.name(), measured.test.batch.to_string()];
-        Some([cells, measured.drafts.as_ref()?.row()].concat())
-    };
-    let rows: Vec<Vec<String>> = report.tests.iter().filter_map(row).collect();
-    if rows.is_empty() {
-        return None;
-    }
-    let header: Vec<&str> = ["test", "batch"].into_iter().chain(bench_drafts::HEADER).collect();
-    let right = [1, 2, 3, 4, 5, 6];
-    let table = match markdown {
-        true => output::markdown(&header, rows, &right),
-        false => output::table(&header, rows, &right),
-    };
-    let draft = report.draft.as_deref().unwrap_or_default();
-    Some(format!("{table}\n\ndrafts: {}", terminal::harmless(draft)))
-}
-
-fn row(measured: &Measured) -> Vec<String> {
-    let Measured { test, summary, tokens_per_second, .. } = measured;
-    let outliers =
-        summary.outliers.iter().map(|&at| output::rate(tokens_per_second[at])).collect::<Vec<_>>();
-    vec![
-        test.name(),
-        test.batch.to_string(),
-        output::rate(summary.median),
-        format!(
-            "{}..{}",
-            output::rate(summary.lower_quartile),
-            output::rate(summary.upper_quartile)
-        ),
-        format!("{}..{}", output::rate(summary.minimum), output::rate(summary.maximum)),
-        if outliers.is_empty() { "-".to_owned() } else { outliers.join(" ") },
-        output::rate(measured.bytes_per_second / 1e9),
-        measured.bandwidth_share.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
-        output::rate(measured.operations_per_second / 1e9),
-    ]
 }
 
 #[cfg(test)]

@@ -117,16 +117,7 @@ pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
     }
     let most = source.open(None)?.config().context;
     let window = settings.context.unwrap_or(WINDOW.min(most));
-    let stride = args.stride.unwrap_or((window / 2).max(1));
-    if window < 2 {
-        return Err(usage("a window has <bos> and a token at least; use a --context of 2 or more"));
-    }
-    if stride > window - 1 {
-        return Err(usage(format!(
-            "windows of {window} positions (one is <bos>) cannot begin {stride} tokens apart; use a --stride of at most {}",
-            window - 1
-        )));
-    }
+    let stride = stride(window, args.stride)?;
     settings.context = Some(window);
     let sizes = Sizes { prefill: ROWS.min(window), outputs: ROWS.min(window), ..Sizes::default() };
     let mut session = Session::open(library, &source, &settings, sizes)?;
@@ -180,6 +171,22 @@ pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
     if args.json { output::json(&report) } else { output::line(describe(&report)) }
 }
 
+/// Returns how many tokens apart windows of so many positions begin.
+fn stride(window: usize, asked: Option<usize>) -> Result<usize> {
+    if window < 2 {
+        return Err(usage("a window has <bos> and a token at least; use a --context of 2 or more"));
+    }
+    let stride = asked.unwrap_or(window / 2);
+    if stride > window - 1 {
+        return Err(usage(format!(
+            "windows of {window} positions (one is <bos>) cannot begin {stride} tokens apart; use \
+             a --stride of at most {}",
+            window - 1
+        )));
+    }
+    Ok(stride)
+}
+
 /// Reads a text of bounded length.
 ///
 /// # Errors
@@ -228,7 +235,8 @@ fn open_other(
     let (own, their) = (session.engine.vocabulary(), source.open(None)?.config().vocabulary);
     if other_ids != ids || own != their {
         bail!(
-            "{} ({own} tokens) and {} ({their} tokens) have different vocabularies; compare files of one model",
+            "{} ({own} tokens) and {} ({their} tokens) have different vocabularies; compare files \
+             of one model",
             session.name,
             source.name()
         );
@@ -361,8 +369,12 @@ fn largest(logits: &[f32]) -> usize {
 
 fn describe(report: &Report) -> String {
     let mut text = format!(
-        "perplexity          {:.4}\nbits per character  {:.4}\ntokens              {}\ncharacters          {}\n\
-         windows             {} of {} positions, {} tokens apart\nmodel               {}\n\
+        "perplexity          {:.4}\n\
+         bits per character  {:.4}\n\
+         tokens              {}\n\
+         characters          {}\n\
+         windows             {} of {} positions, {} tokens apart\n\
+         model               {}\n\
          device              {}, kv {}",
         report.perplexity,
         report.bits_per_character,
@@ -377,7 +389,10 @@ fn describe(report: &Report) -> String {
     );
     if let Some(divergence) = &report.divergence {
         text.push_str(&format!(
-            "\n\nagainst             {} (perplexity {:.4})\nKL divergence       mean {:.3e}, median {:.3e}, 99 % {:.3e}, max {:.3e} nats\n\
+            "\n\
+             \n\
+             against             {} (perplexity {:.4})\n\
+             KL divergence       mean {:.3e}, median {:.3e}, 99 % {:.3e}, max {:.3e} nats\n\
              same top token      {:.2} % of {} positions",
             terminal::harmless(&divergence.against),
             divergence.against_perplexity,

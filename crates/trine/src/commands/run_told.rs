@@ -4,8 +4,8 @@ use trine_engine::Statistics;
 use trine_session::npu::Done;
 use trine_session::session::Session;
 
-use crate::converse::ending_note;
 use crate::generate::Answer;
+use crate::notes::ending_note;
 use crate::{output, terminal};
 
 /// Prints why an answer ended early, if it did. On a terminal it also prints one line about speed,

@@ -131,7 +131,10 @@ pub(crate) fn run(set: &Settings, args: ShowArgs) -> Result<()> {
         if args.tensors {
             value["tensors"] = model
                 .tensors()
-                .map(|(name, tensor)| json!({"name": name, "format": tensor.dtype().name(), "shape": tensor.shape()}))
+                .map(|(name, tensor)| {
+                    let format = tensor.dtype().name();
+                    json!({"name": name, "format": format, "shape": tensor.shape()})
+                })
                 .collect();
         }
         return output::json(&value);

@@ -80,7 +80,10 @@ pub(super) fn run(source: &Source, draft: &Assistant, args: &ShowArgs) -> Result
         if args.tensors {
             value["tensors"] = tensors
                 .iter()
-                .map(|(weight, tensor)| json!({"name": weight.name, "format": tensor.dtype().name(), "shape": tensor.shape()}))
+                .map(|(weight, tensor)| {
+                    let format = tensor.dtype().name();
+                    json!({"name": weight.name, "format": format, "shape": tensor.shape()})
+                })
                 .collect();
         }
         return output::json(&value);

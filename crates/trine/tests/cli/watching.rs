@@ -89,8 +89,9 @@ mod on_a_terminal {
         let model =
             serde_json::json!({"name": model, "bytes": 1, "device": "a device", "status": engine});
         let other = serde_json::json!({"name": "another", "bytes": 2, "is_loaded": false});
-        serde_json::json!({"version": "1", "phase": "running", "started": 1, "models": [model, other]})
-            .to_string()
+        serde_json::json!({"version": "1", "phase": "running", "started": 1,
+            "models": [model, other]})
+        .to_string()
     }
 
     /// Something that answers every request with one body until it is stopped.

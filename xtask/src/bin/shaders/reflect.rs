@@ -346,7 +346,9 @@ mod tests {
     fn push_constants_end_with_their_last_member() {
         let body = "layout(buffer_reference, scalar) buffer Out { float x[]; };
             struct Pair { uint16_t a; float b[3]; };
-            layout(push_constant, scalar) uniform Push { Out to; uint64_t from; Pair pairs[2]; uvec3 v; } push;
+            layout(push_constant, scalar) uniform Push {
+                Out to; uint64_t from; Pair pairs[2]; uvec3 v;
+            } push;
             void main() { push.to.x[0] = push.pairs[1].b[2] + float(push.v.z); }";
         for target in [Target::Vulkan12, Target::Vulkan13] {
             let facts = facts(&format!("{SIZE}{body}"), target).unwrap();

@@ -23,14 +23,14 @@ const LINES: &str = "application/x-ndjson";
 const STATUSES: [(u16, &str); 13] = [
     (
         400,
-        "No JSON object, a field that is missing, out of range or not supported, a prompt that is too long, more than one \
-         `Host`.",
+        "No JSON object, a field that is missing, out of range or not supported, a prompt that is \
+         too long, more than one `Host`.",
     ),
     (401, "No valid key."),
     (
         403,
-        "A foreign `Host` on a loopback address, or a foreign `Origin` where no keys are asked for. To manage models: the \
-         server was started with models.",
+        "A foreign `Host` on a loopback address, or a foreign `Origin` where no keys are asked \
+         for. To manage models: the server was started with models.",
     ),
     (404, "There is no such model or file."),
     (408, "The body came too slowly, or the answer has taken longer than `--request-seconds`."),
@@ -43,8 +43,8 @@ const STATUSES: [(u16, &str); 13] = [
     (502, "The disk, the network or the other side failed."),
     (
         503,
-        "The queue is full, the server is draining, too many connections are open, a model cannot be loaded, or the device \
-         failed: another server may do better.",
+        "The queue is full, the server is draining, too many connections are open, a model cannot \
+         be loaded, or the device failed: another server may do better.",
     ),
 ];
 /// Statuses that the server answers before a route is looked for, on every path and on those that
@@ -293,7 +293,8 @@ fn ollama() -> Vec<Operation> {
             "Ollama",
             &["/api/create"],
             ("OllamaCreateRequest", "OllamaSuccess"),
-            "Names another model, with a system prompt and parameters. Of a server that was started without models.",
+            "Names another model, with a system prompt and parameters. Of a server that was \
+             started without models.",
         )
         .manages()
         .sends(LINES, |_| "OllamaSuccess"),
@@ -310,7 +311,8 @@ fn ollama() -> Vec<Operation> {
                 "Ollama",
                 &["/api/delete"],
                 ("OllamaNameRequest", "OllamaDone"),
-                "Removes a model or a name from the disk. Of a server that was started without models.",
+                "Removes a model or a name from the disk. Of a server that was started without \
+                 models.",
             )
         }
         .manages(),
@@ -345,7 +347,6 @@ fn server() -> Vec<Operation> {
         "name": "model", "in": "query", "required": false, "schema": text(),
         "description": "Name of a model; the default one if it is absent.",
     });
-    let page = ["text/html", "text/css", "text/javascript", "image/svg+xml"];
     let kinds = [metrics::MEDIA_TYPE, metrics::PLAIN_MEDIA_TYPE]
         .map(|kind| kind.split(';').next().unwrap_or_default());
     vec![
@@ -354,16 +355,34 @@ fn server() -> Vec<Operation> {
             "Server",
             &["/ready", "/ping"],
             "Ready",
-            "Requests are taken, and the default model can be used as far as is known; otherwise 503.",
+            "Requests are taken, and the default model can be used as far as is known; otherwise \
+             503.",
         ),
         get("Server", &["/version"], "Version", "The program's version."),
-        get("Server", &["/props"], "Props", "Describes a model that is loaded.").names(model.clone()),
-        get("Server", &["/tokenizer_info"], "TokenizerInfo", "vLLM's: the tokenizer of a model that is loaded.")
+        get("Server", &["/props"], "Props", "Describes a model that is loaded.")
             .names(model.clone()),
-        get("Server", &["/slots"], "Slots", "llama.cpp's: what a model that is loaded can run at once.")
-            .names(model),
-        get("Server", &["/metrics"], "", "Counts, as OpenMetrics; for readers that accept `text/plain` only, in Prometheus' older format.")
-            .answered_as(&kinds, &text()),
+        get(
+            "Server",
+            &["/tokenizer_info"],
+            "TokenizerInfo",
+            "vLLM's: the tokenizer of a model that is loaded.",
+        )
+        .names(model.clone()),
+        get(
+            "Server",
+            &["/slots"],
+            "Slots",
+            "llama.cpp's: what a model that is loaded can run at once.",
+        )
+        .names(model),
+        get(
+            "Server",
+            &["/metrics"],
+            "",
+            "Counts, as OpenMetrics; for readers that accept \
+             `text/plain` only, in Prometheus' older format.",
+        )
+        .answered_as(&kinds, &text()),
         get(
             "Server",
             &["/v1/trine/status"],
@@ -374,19 +393,32 @@ fn server() -> Vec<Operation> {
             "Server",
             &["/v1/trine/catalog"],
             "Catalog",
-            "The models that can be pulled, with what is forecast for this machine. Of a server that was started without models.",
+            "The models that can be pulled, with what is forecast for this machine. Of a server \
+             that was started without models.",
         )
         .manages()
         .takes(json!({
             "name": "measure", "in": "query", "required": false, "schema": boolean(),
-            "description": "Whether to measure the devices, which takes a second or two once; speeds are null until somebody did.",
+            "description": "Whether to measure the devices, which takes a second or two once; \
+                speeds are null until somebody did.",
         })),
         get("Server", &["/openapi.json"], "", "This document.")
             .answered_as(&[JSON], &free_object()),
-        get("Page", &["/"], "", "A page for people.").answered_as(&page[..1], &text()),
+    ]
+}
+
+fn page() -> Vec<Operation> {
+    let kinds = ["text/html", "text/css", "text/javascript", "image/svg+xml"];
+    vec![
+        get("Page", &["/"], "", "A page for people.").answered_as(&kinds[..1], &text()),
         get("Page", &["/page/{name}"], "", "Its files.")
-            .answered_as(&page[1..], &text())
+            .answered_as(&kinds[1..], &text())
             .names(path_parameter("Name of a file.")),
+    ]
+}
+
+fn routers() -> Vec<Operation> {
+    vec![
         get(
             "Routers",
             &["/model_info", "/get_model_info"],
@@ -411,7 +443,7 @@ fn path_parameter(words: &str) -> Value {
 /// Returns the whole document.
 pub(super) fn document() -> Value {
     let mut paths = Map::new();
-    let operations = [models(), ollama(), texts(), server()];
+    let operations = [models(), ollama(), texts(), server(), page(), routers()];
     for operation in operations.iter().flatten() {
         for path in &operation.paths {
             let described = described_at(operation, path);
@@ -419,12 +451,13 @@ pub(super) fn document() -> Value {
         }
     }
     let license = "Apache-2.0 OR MIT";
-    let about = "Models over HTTP, in the dialects of OpenAI, Anthropic and Ollama. Fields that are not listed are ignored, \
-                 and a field that is null is absent. Where a request is streamed, the schema of `text/event-stream` is that of \
-                 the data of each event, and the schema of `application/x-ndjson` that of each line. Every GET is answered to \
-                 HEAD too. Numbers of schemas with the type `integer` are written without a point. What differs from the \
-                 originals, and why, stands in docs/server.md. A head that is no HTTP, or too large, is answered with \
-                 400, 414 or 431 without a body, whatever its path.";
+    let about = "Models over HTTP, in the dialects of OpenAI, Anthropic and Ollama. Fields that \
+        are not listed are ignored, and a field that is null is absent. Where a request is \
+        streamed, the schema of `text/event-stream` is that of the data of each event, and the \
+        schema of `application/x-ndjson` that of each line. Every GET is answered to HEAD too. \
+        Numbers of schemas with the type `integer` are written without a point. What differs from \
+        the originals, and why, stands in docs/server.md. A head that is no HTTP, or too large, is \
+        answered with 400, 414 or 431 without a body, whatever its path.";
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -468,8 +501,8 @@ fn security() -> Value {
 
 fn headers() -> Value {
     let id = "The request's own `x-request-id`, or one that was made; it stands in the log.";
-    let warning = "What the request asks for and is answered without, such as a tool that only another server runs. There may be \
-                   several.";
+    let warning = "What the request asks for and is answered without, such as a tool that only \
+        another server runs. There may be several.";
     json!({
         "RequestId": {"required": true, "description": id, "schema": text()},
         "Warning": {"required": false, "description": warning, "schema": text()},

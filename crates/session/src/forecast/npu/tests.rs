@@ -111,7 +111,10 @@ fn the_int8_kernel_moves_what_its_streams_move() {
             matches!(register(address.tile(), address.offset()), Register::Queue(_))
         };
         let writes = |to_queues| {
-            let is = |action: &&Action| matches!(action, Action::Write { address, .. } if is_queue(address) == to_queues);
+            let is = |action: &&Action| {
+                matches!(action,
+                    Action::Write { address, .. } if is_queue(address) == to_queues)
+            };
             actions().filter(is).count()
         };
         // What the cycles of INT8_STREAM_CYCLES are counted for.

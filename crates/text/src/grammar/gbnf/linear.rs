@@ -415,7 +415,8 @@ mod tests {
         fn solutions_have_the_same_texts(
             bodies in prop::collection::vec(
                 prop::collection::vec(
-                    (prop::collection::vec(0..6_usize, 0..3), prop::option::of(0..3_usize), any::<bool>()),
+                    (prop::collection::vec(0..6_usize, 0..3), prop::option::of(0..3_usize),
+                        any::<bool>()),
                     1..4,
                 ),
                 3,
@@ -428,7 +429,8 @@ mod tests {
                 let alternatives: Vec<String> = body
                     .into_iter()
                     .map(|(before, last, is_optional)| {
-                        let mut spelled: Vec<&str> = before.iter().map(|&part| parts[part]).collect();
+                        let mut spelled: Vec<&str> =
+                            before.iter().map(|&part| parts[part]).collect();
                         spelled.extend(last.map(|rule| names[rule]));
                         let spelled = spelled.join(" ");
                         if spelled.is_empty() {

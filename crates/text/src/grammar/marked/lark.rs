@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
+use super::keywords::{demands, implied, is_of};
 use super::merge::{distinct, merge, types};
 use super::patterns::{Pattern, Patterns, comparison_work};
 use super::texts::{FORMATS, anchored};
@@ -61,9 +62,13 @@ impl Writer {
     pub(in crate::grammar) fn new(marks: CallMarks) -> Self {
         let quote = marks.quote;
         let lark = format!(
-            "TEXT: /(?s:.+)/\nINTEGER: {INTEGER}\nNUMBER: {NUMBER}\nKEY: {}\n\
+            "TEXT: /(?s:.+)/\n\
+             INTEGER: {INTEGER}\n\
+             NUMBER: {NUMBER}\n\
+             KEY: {}\n\
              string: <[{quote}]> TEXT? <[{quote}]>\n\
-             any: string | NUMBER | \"true\" | \"false\" | \"null\" | \"[\" (any (\",\" any)*)? \"]\" | \"{{\" (pair (\",\" pair)*)? \"}}\"\n\
+             any: string | NUMBER | \"true\" | \"false\" | \"null\" | \"[\" (any (\",\" any)*)? \
+             \"]\" | \"{{\" (pair (\",\" pair)*)? \"}}\"\n\
              pair: KEY \":\" any\n",
             key(&[]),
         );
@@ -630,65 +635,6 @@ fn letters(mut number: usize) -> String {
             return spelled;
         }
     }
-}
-
-/// Returns whether a schema says anything of values.
-fn demands(map: &Map<String, Value>) -> bool {
-    let says_nothing = |key: &String| {
-        matches!(
-            &**key,
-            "title"
-                | "description"
-                | "default"
-                | "examples"
-                | "$comment"
-                | "$schema"
-                | "$id"
-                | "$defs"
-                | "definitions"
-                | "deprecated"
-                | "readOnly"
-                | "writeOnly"
-                | "nullable"
-        )
-    };
-    !map.keys().all(says_nothing)
-}
-
-/// Returns the type of the values that a schema without a type is about.
-fn implied(map: &Map<String, Value>) -> Option<&'static str> {
-    let about: [(&str, &[&str]); 4] = [
-        (
-            "object",
-            &[
-                "properties",
-                "required",
-                "additionalProperties",
-                "patternProperties",
-                "minProperties",
-                "maxProperties",
-            ],
-        ),
-        ("array", &["items", "prefixItems", "minItems", "maxItems"]),
-        ("string", &["minLength", "maxLength", "pattern", "format"]),
-        ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
-    ];
-    let speaks = |keys: &[&str]| keys.iter().any(|key| map.contains_key(*key));
-    about.iter().find(|(_, keys)| speaks(keys)).map(|(kind, _)| *kind)
-}
-
-/// Returns whether a value is of one of these types.
-fn is_of(value: &Value, kinds: &[Value]) -> bool {
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    kinds.iter().any(|name| name == kind)
 }
 
 /// Spells a string of the grammar; the empty one is no text at all.

@@ -113,8 +113,10 @@ mod tests {
 
     #[test]
     fn lists_are_joined_or_cut() {
-        let own = json!({"required": ["a", "b"], "type": ["number", "null"], "enum": [1, "a", [2], {"b": 3}]});
-        let other = json!({"required": ["b", "c"], "type": ["integer", "text"], "enum": [{"b": 3}, [2], 4]});
+        let own = json!({"required": ["a", "b"], "type": ["number", "null"],
+            "enum": [1, "a", [2], {"b": 3}]});
+        let other = json!({"required": ["b", "c"], "type": ["integer", "text"],
+            "enum": [{"b": 3}, [2], 4]});
         let expected =
             json!({"required": ["a", "b", "c"], "type": ["integer"], "enum": [[2], {"b": 3}]});
         assert_eq!(merged(own, &other), expected);

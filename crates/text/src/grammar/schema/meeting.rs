@@ -359,9 +359,13 @@ mod tests {
         };
         // Each has a property of its own.
         let apart = |count: usize| {
-            let part = |index: usize| json!({"properties": {format!("p{index}"): {"format": "date-time", "pattern": "Z"}}});
+            let part = |index: usize| {
+                let property = json!({"format": "date-time", "pattern": "Z"});
+                json!({"properties": {format!("p{index}"): property}})
+            };
             json!({"allOf": (0..count).map(part).collect::<Vec<_>>()})
         };
+        let within = |schema| json!({"properties": {"a": schema}});
         let node = json!({
             "$ref": "#/$defs/node",
             "$defs": {"node": {
@@ -384,7 +388,8 @@ mod tests {
             (json!({"properties": named(40)}), true),
             (json!({"anyOf": several(40)}), true),
             (
-                json!({"properties": named(40), "required": ["p1"], "allOf": [{"required": ["p2"]}]}),
+                json!({"properties": named(40), "required": ["p1"],
+                    "allOf": [{"required": ["p2"]}]}),
                 true,
             ),
             (json!({"allOf": several(6)}), true),
@@ -395,10 +400,7 @@ mod tests {
                 false,
             ),
             (json!({"properties": {"a": {"allOf": several(7)}}}), false),
-            (
-                json!({"allOf": several(7).into_iter().map(|one| json!({"properties": {"a": one}})).collect::<Vec<_>>()}),
-                false,
-            ),
+            (json!({"allOf": several(7).into_iter().map(within).collect::<Vec<_>>()}), false),
             (
                 json!({"properties": named(2), "patternProperties": {"^p": {"allOf": several(6)}}}),
                 false,
@@ -408,7 +410,8 @@ mod tests {
             (json!({"allOf": [apart(3), {"additionalProperties": {"format": "email"}}]}), true),
             (json!({"allOf": [apart(3), {"additionalProperties": {"allOf": several(5)}}]}), false),
             (
-                json!({"properties": {"a": {"format": "int32"}}, "allOf": vec![json!({"format": "int64"}); 9]}),
+                json!({"properties": {"a": {"format": "int32"}},
+                    "allOf": vec![json!({"format": "int64"}); 9]}),
                 true,
             ),
             (chain(6), true),

@@ -163,7 +163,8 @@ pub(super) mod tests {
             "version": "0.1.0", "phase": "running", "started": 1_700_000_000, "models": [
                 {
                     "name": "demo",
-                        "is_loaded": true, "bytes": 24_100_000, "family": "gemma3", "formats": ["Q8_0", "F32"],
+                    "is_loaded": true, "bytes": 24_100_000, "family": "gemma3",
+                    "formats": ["Q8_0", "F32"],
                     "device": "cpu (avx2, 2 threads)", "tokens_per_second": null,
                     "status": {
                         "running": 3, "waiting": 2,

@@ -219,7 +219,8 @@ mod tests {
                 .collect();
             let kernels = kernels.join(",");
             format!(
-                "{{\"version\":{VERSION},\"fingerprint\":\"f00d\",\"device\":\"\",\"kernels\":{{{kernels}}}}}"
+                "{{\"version\":{VERSION},\"fingerprint\":\"f00d\",\"device\":\"\",\
+                 \"kernels\":{{{kernels}}}}}"
             )
             .into_bytes()
         };
