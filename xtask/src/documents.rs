@@ -29,7 +29,8 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use self::links::Links;
 use self::members::Members;
-use self::page::{is_markdown, lines_of_text};
+use self::page::is_markdown;
+pub(crate) use self::page::lines_of_text;
 use crate::sources::{Source, files, shown};
 
 /// This file, whose words prove nothing.
@@ -79,6 +80,18 @@ pub(crate) fn check(root: &Path, sources: &[Source]) -> anyhow::Result<Vec<Strin
         found.extend(links.complaints(path, text));
     }
     Ok(found)
+}
+
+/// Returns the path and the text of each document.
+///
+/// # Errors
+///
+/// Returns an error if a document cannot be read.
+pub(crate) fn pages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let mut paths = paths(root)?;
+    paths.retain(|path| is_markdown(path));
+    let texts = texts(root, &paths)?;
+    Ok(texts.into_iter().map(|(path, text)| (path.to_owned(), text)).collect())
 }
 
 /// Returns the repository's files from its root, without hidden ones and the products of cargo.
@@ -393,8 +406,9 @@ mod tests {
     #[test]
     fn paths_are_those_of_the_repository_or_the_ends_of_some() {
         assert_nothing_missing(
-            "README.md crates/ crates/engine engine/src/engine/ engine/src/engine/step.rs engine/step.rs step.rs engine/
-             shaders/rows.comp page-test/ run.sh docs/openapi.json engine/tests/gaps.rs::step",
+            "README.md crates/ crates/engine engine/src/engine/ engine/src/engine/step.rs
+             engine/step.rs step.rs engine/ shaders/rows.comp page-test/ run.sh docs/openapi.json
+             engine/tests/gaps.rs::step",
         );
         for (span, expected) in [
             ("pass.rs", "there is no pass.rs"),
@@ -423,9 +437,10 @@ mod tests {
     #[test]
     fn what_may_be_no_path_is_passed_over() {
         assert_nothing_missing(
-            "/v1/models /etc/trine/config.toml ~/.cache/x.py ../a.md .comp target/dist/ target/a.sh owner/repo
-             OWNER/a.rs crates/model/src/FAMILY.rs tests/NAME/ */tests/a.rs <store>/a.md $HOME/a.sh text/event-stream
-             application/json trine/config.toml config.json http://a/b.js --a/b.rs@x 1/2 and/or docs/discovery.md",
+            "/v1/models /etc/trine/config.toml ~/.cache/x.py ../a.md .comp target/dist/ target/a.sh
+             owner/repo OWNER/a.rs crates/model/src/FAMILY.rs tests/NAME/ */tests/a.rs <store>/a.md
+             $HOME/a.sh text/event-stream application/json trine/config.toml config.json
+             http://a/b.js --a/b.rs@x 1/2 and/or docs/discovery.md",
         );
     }
 

@@ -30,6 +30,7 @@ mod test_runs;
 mod tidy;
 mod timings;
 mod validation;
+mod widths;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ pub(super) fn is_markdown(path: &str) -> bool {
 }
 
 /// Returns the numbered lines of a document without code blocks.
-pub(super) fn lines_of_text(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn lines_of_text(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_block = false;
     (1..).zip(text.lines()).filter(move |(_, line)| {
         let is_fence = line.trim_start().starts_with("```");
