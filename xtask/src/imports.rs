@@ -56,7 +56,7 @@ fn package_of_root(path: &str) -> Option<&str> {
 }
 
 /// Returns whether the item is compiled only for tests.
-fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+pub(crate) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
             && attribute.parse_args::<syn::Meta>().is_ok_and(|condition| needs_test(&condition))

@@ -72,7 +72,7 @@ fn lines(source: &Source) -> Lines {
 }
 
 /// Returns whether a file has product code: the crate's own, not that of its tests.
-fn is_product(path: &str) -> bool {
+pub(crate) fn is_product(path: &str) -> bool {
     let is_tests = |part: &str| ["tests", "benches", "examples", "tests.rs"].contains(&part);
     !path.split('/').any(is_tests) && !path.ends_with("_tests.rs")
 }

@@ -29,6 +29,7 @@ mod systems;
 mod test_runs;
 mod tidy;
 mod timings;
+mod type_names;
 mod validation;
 mod widths;
 

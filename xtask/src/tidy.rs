@@ -11,6 +11,7 @@
 //! - Every row of the list of bad input has tests that exist.
 //! - The wall clock, which may jump, is read only in the named places.
 //! - The files of a crate do not import one another in circles.
+//! - A type's name is there once in a crate and in three crates at most, where other files see it.
 //! - Every file of tests is in a program.
 //! - The paths and the names of code that the documents have between backticks exist, and links
 //!   between documents lead to a file and a heading.
@@ -22,7 +23,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 use crate::sources::{Source, read_all};
-use crate::{bad_input, circles, documents, lines, orphans, widths};
+use crate::{bad_input, circles, documents, lines, orphans, type_names, widths};
 
 /// The crates from the bottom to the top: an arrow may only point down, to one listed earlier.
 const ROOMS: [&str; 17] = [
@@ -119,6 +120,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     complaints.extend(documents::check(root, &sources)?);
     complaints.extend(circles::check(&sources)?);
     complaints.extend(orphans::check(root, &sources)?);
+    complaints.extend(type_names::check(&sources, &FOR_TESTS));
     complaints.extend(widths::check(root, &sources)?);
     if complaints.is_empty() {
         eprint!("{}", lines::table(&sources));

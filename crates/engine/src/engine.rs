@@ -38,7 +38,7 @@ use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{ClientId, Load, Queue, Rank};
-use crate::request::{Job, Limits, Request};
+use crate::request::{Request, RequestLimits, ResultKind};
 use crate::rows::{self, BatchBuffers, soft_columns};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
@@ -69,7 +69,7 @@ const QUEUE_CONTEXTS: usize = 256;
 /// draws from all logits of a row and guesses of a model. Requests that begin and end do allocate.
 pub struct Engine {
     program: Box<dyn Program>,
-    limits: Limits,
+    limits: RequestLimits,
     kv: KvBooks,
     scheduler: Scheduler,
     pace: Pace,
@@ -199,7 +199,7 @@ impl Engine {
         let kv = KvBooks::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
         let mixed = Width { tokens: *mixed_rows, ..width };
-        let limits = Limits {
+        let limits = RequestLimits {
             context,
             vocabulary,
             sequences,
@@ -292,7 +292,7 @@ impl Engine {
     }
 
     /// Returns the limits for requests.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> RequestLimits {
         self.limits
     }
 
@@ -338,8 +338,8 @@ impl Engine {
     /// [`crate::kv::Ring::keeps`]).
     ///
     /// # Errors
-    /// Returns the errors of [`Limits::check`], and [`EngineError::QueueFull`]. Nothing is changed
-    /// then.
+    /// Returns the errors of [`RequestLimits::check`], and [`EngineError::QueueFull`]. Nothing is
+    /// changed then.
     pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
         self.limits.check(&request)?;
         self.limits.check_queue(self.queue.crowd(request.client), request.prompt.len())?;
@@ -351,7 +351,9 @@ impl Engine {
         // One more than the context: the token after the last position can be sampled too.
         let most = self.context() + 1 - request.prompt.len();
         let mut sequence = Box::new(Sequence::new(id, request, most));
-        if let (Job::Embed(pooling), Some(dimensions)) = (sequence.job, self.limits.dimensions) {
+        if let (ResultKind::Embed(pooling), Some(dimensions)) =
+            (sequence.job, self.limits.dimensions)
+        {
             sequence.pool = Some(Pool::new(pooling, dimensions));
         }
         self.queue.push(rank, sequence.prompt, sequence);

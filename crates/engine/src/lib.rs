@@ -53,7 +53,9 @@ pub use options::EngineOptions;
 pub use pictures::{PictureError, PictureHandle, RunsTower, Tower, TowerCounts, TowerInput};
 pub use pooling::Pooling;
 pub use queue::{ClientId, Crowd, Load};
-pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, PromptPicture, Request, Waker};
+pub use request::{
+    Constraint, LOGPROBS_MAX, PromptPicture, Request, RequestLimits, ResultKind, Waker,
+};
 pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingChanges, SamplingParams};
 pub use scope::Scope;

@@ -35,8 +35,9 @@ pub struct EngineOptions {
     /// sequence's whole context, sequences share them, and those that find no block give way to
     /// others.
     pub kv_memory: Option<u64>,
-    /// Whether it also computes embeddings ([`Job::Embed`](crate::Job::Embed)). A device prepares
-    /// steps for them, but holds no more weights.
+    /// Whether it also computes embeddings
+    /// ([`ResultKind::Embed`](crate::ResultKind::Embed)). A device prepares steps for them, but
+    /// holds no more weights.
     pub embeds: bool,
 }
 

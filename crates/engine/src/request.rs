@@ -57,7 +57,7 @@ pub struct Request {
     /// The constraint on the generated tokens; `None` allows all.
     pub constraint: Option<Box<dyn Constraint>>,
     /// What is wanted.
-    pub job: Job,
+    pub job: ResultKind,
 }
 
 /// A picture in a prompt.
@@ -83,19 +83,19 @@ impl PromptPicture {
 
 /// The kind of result that a request wants for its prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Job {
+pub enum ResultKind {
     /// A text that continues it.
     Generate,
     /// Its embedding.
     Embed(Pooling),
 }
 
-impl Job {
+impl ResultKind {
     /// Returns what the steps of the request compute.
     pub(crate) fn goal(self) -> Goal {
         match self {
-            Job::Generate => Goal::Main,
-            Job::Embed(_) => Goal::States,
+            ResultKind::Generate => Goal::Main,
+            ResultKind::Embed(_) => Goal::States,
         }
     }
 }
@@ -181,19 +181,19 @@ impl Request {
             logprobs: None,
             prompt_logprobs: None,
             constraint: None,
-            job: Job::Generate,
+            job: ResultKind::Generate,
         }
     }
 
     /// Creates a request for the embedding of a text.
     pub fn embedding(prompt: Vec<u32>, pooling: Pooling) -> Self {
-        Self { job: Job::Embed(pooling), ..Self::new(prompt, 0) }
+        Self { job: ResultKind::Embed(pooling), ..Self::new(prompt, 0) }
     }
 }
 
 /// The limits for requests: the numbers of an engine that do not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// The number of positions per sequence.
     pub context: usize,
     /// The number of token ids.
@@ -212,16 +212,17 @@ pub struct Limits {
     pub picture: Option<usize>,
 }
 
-impl Limits {
+impl RequestLimits {
     /// Checks the numbers of a request.
     ///
     /// # Errors
     /// Returns [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`],
     /// [`EngineError::UnknownToken`], [`EngineError::BadSampling`], [`EngineError::BadOption`] for
     /// too many stop ids or alternatives, or for an embedding with tokens, log-probabilities or
-    /// pictures, [`EngineError::NoEmbeddings`], and the errors of [`Limits::check_pictures`].
+    /// pictures, [`EngineError::NoEmbeddings`], and the errors of
+    /// [`RequestLimits::check_pictures`].
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
-        let is_embedding = request.job != Job::Generate;
+        let is_embedding = request.job != ResultKind::Generate;
         if is_embedding && self.dimensions.is_none() {
             return Err(EngineError::NoEmbeddings);
         }

@@ -24,7 +24,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::events::{Event, SequenceId, Update};
 use crate::queue::{ClientId, Crowd, Load};
-use crate::request::{Limits, Request};
+use crate::request::{Request, RequestLimits};
 use crate::status::Status;
 
 /// How long the thread waits after a step in which the device failed, so that a device that fails
@@ -74,7 +74,7 @@ pub struct Generation {
 struct Link {
     commands: Sender<Command>,
     tickets: AtomicU64,
-    limits: Limits,
+    limits: RequestLimits,
     board: Arc<Board>,
     /// Stops the step that is running ([`Engine::heed`]).
     stop: Arc<AtomicBool>,
@@ -171,7 +171,7 @@ impl Service {
     /// Queues a request. Never blocks.
     ///
     /// # Errors
-    /// Returns the errors of [`Limits::check`], [`EngineError::QueueFull`], and after
+    /// Returns the errors of [`RequestLimits::check`], [`EngineError::QueueFull`], and after
     /// [`Service::drain`] or [`Service::stop`] [`EngineError::Draining`].
     pub fn submit(&self, request: Request) -> Result<Generation, EngineError> {
         let Link { commands, tickets, limits, board, .. } = &*self.link;
@@ -206,7 +206,7 @@ impl Service {
     }
 
     /// Returns the limits for requests.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> RequestLimits {
         self.link.limits
     }
 
@@ -289,7 +289,12 @@ impl Board {
     }
 
     /// Takes a place in the queue.
-    fn enter(&self, client: ClientId, tokens: usize, limits: &Limits) -> Result<(), EngineError> {
+    fn enter(
+        &self,
+        client: ClientId,
+        tokens: usize,
+        limits: &RequestLimits,
+    ) -> Result<(), EngineError> {
         let mut waiting = self.waiting();
         limits.check_queue(waiting.crowd(client), tokens)?;
         waiting.all.add(tokens);

@@ -563,7 +563,8 @@ fn requests_are_checked() {
     assert!(matches!(blind.limits().check(&good), Err(EngineError::NoPictures)));
     let states = Fake::new(options(64, 1, 8), &[20]).with_states().with_pictures();
     let mut states = Engine::from_program(Box::new(states));
-    let embedding = Request { job: trine_engine::Job::Embed(Pooling::Mean), max_tokens: 0, ..good };
+    let embedding =
+        Request { job: trine_engine::ResultKind::Embed(Pooling::Mean), max_tokens: 0, ..good };
     let error = states.submit(embedding).expect_err("it has images").to_string();
     assert!(error.contains("images is 3"), "{error}");
     let embedding = Request::embedding(vec![1, 2, 3], Pooling::Mean);

@@ -19,7 +19,7 @@ const REAL_PROGRESS: u64 = 1 << 20;
 const LARGEST_FILE: u64 = 16 << 40;
 
 /// A file to download.
-pub(crate) struct Job<'a> {
+pub(crate) struct FileDownload<'a> {
     pub(crate) client: &'a Client,
     pub(crate) repository: &'a str,
     pub(crate) revision: &'a str,
@@ -39,14 +39,17 @@ pub(crate) struct Fetched {
 
 /// The state of a file while it arrives.
 struct Transfer<'a> {
-    job: &'a Job<'a>,
+    job: &'a FileDownload<'a>,
     part: Part,
     size: Option<u64>,
     sha256: Option<String>,
 }
 
 /// Downloads a file into its part. On an error the part keeps what can be continued.
-pub(crate) fn fetch(job: &Job<'_>, progress: &mut dyn Progress) -> Result<Fetched, HubError> {
+pub(crate) fn fetch(
+    job: &FileDownload<'_>,
+    progress: &mut dyn Progress,
+) -> Result<Fetched, HubError> {
     let file = job.file;
     if file.size.is_some_and(|size| size > LARGEST_FILE) {
         let url = job.repository.to_owned();

@@ -5,7 +5,7 @@ use std::{fs, iter};
 
 use crate::api::{self, RemoteFile, Repository};
 use crate::cache;
-use crate::download::{Fetched, Job, fetch};
+use crate::download::{Fetched, FileDownload, fetch};
 use crate::error::HubError;
 use crate::hub::Hub;
 use crate::local::{LeftOut, LocalModel};
@@ -169,7 +169,7 @@ impl Hub {
             let path = folder.join(&file.name);
             self.store.create_inside(path.parent().unwrap_or(&folder))?;
             let keep = continues(&manifest, remote, file);
-            jobs.push(Job {
+            jobs.push(FileDownload {
                 client: &self.client,
                 repository: &repository,
                 revision: &remote.revision,
@@ -205,7 +205,7 @@ impl Hub {
         &self,
         folder: &Path,
         manifest: &mut Manifest,
-        job: &Job<'_>,
+        job: &FileDownload<'_>,
         whole: Fetched,
     ) -> Result<(), HubError> {
         let path = folder.join(&job.file.name);
@@ -300,7 +300,7 @@ fn continues(manifest: &Manifest, remote: &Repository, file: &RemoteFile) -> boo
 }
 
 /// Makes sure that the disk has room for the bytes that are still missing.
-fn check_room(folder: &Path, jobs: &[Job<'_>]) -> Result<(), HubError> {
+fn check_room(folder: &Path, jobs: &[FileDownload<'_>]) -> Result<(), HubError> {
     let needed = jobs.iter().fold(0u64, |sum, job| {
         let here = match job.keep {
             true => fs::metadata(&job.part).map_or(0, |metadata| metadata.len()),

@@ -217,7 +217,7 @@ fn is_gguf(name: &str) -> bool {
 }
 
 /// A regular file found in a repository's folder.
-pub(crate) struct Found {
+pub(crate) struct FoundFile {
     /// Path inside the repository, with '/'.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
@@ -228,7 +228,7 @@ pub(crate) struct Found {
 /// Returns the files below a folder whose names could come from a repository, apart from a final
 /// `.part`. Skips everything else: names that are not text, links that lead nowhere or in circles,
 /// devices, folders that may not be read.
-pub(crate) fn find_files(folder: &Path) -> Vec<Found> {
+pub(crate) fn find_files(folder: &Path) -> Vec<FoundFile> {
     tracing::trace!(folder = %folder.display(), "a repository is listed");
     let mut found = Vec::new();
     let mut budget = MOST_ENTRIES;
@@ -258,7 +258,7 @@ pub(crate) fn find_files(folder: &Path) -> Vec<Found> {
             } else if let Ok(metadata) = fs::metadata(entry.path())
                 && metadata.is_file()
             {
-                found.push(Found { name, path: entry.path(), bytes: metadata.len() });
+                found.push(FoundFile { name, path: entry.path(), bytes: metadata.len() });
             }
         }
     }

@@ -50,7 +50,7 @@ use loading::Look;
 pub use preset::{Preset, Recipe};
 pub(crate) use shared::Named;
 use shared::{Shared, Waiter, bounded};
-use table::{Outcome, Problem, Ready, Slot, Table};
+use table::{LoadOutcome, Problem, Ready, Slot, Table};
 
 /// Time after which a list of names that may change is asked for again.
 const LIST_AGE: Duration = Duration::from_secs(1);
@@ -252,7 +252,7 @@ impl Models {
         let asked = Instant::now();
         let mut waiter: Option<Waiter> = None;
         // A load keeps its model as long as somebody has this receiver.
-        let mut loaded: Option<watch::Receiver<Outcome>> = None;
+        let mut loaded: Option<watch::Receiver<LoadOutcome>> = None;
         loop {
             // Before the look: what happens between the look and the wait wakes the wait too.
             let settled = self.shared.settled.notified();

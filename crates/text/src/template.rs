@@ -31,7 +31,7 @@ pub(crate) use trials::{ResultsIn, Trials};
 
 use crate::error::TextError;
 use known::Known;
-use limits::{Budget, MAX_OUTPUT_BYTES, Purpose, render_error};
+use limits::{MAX_OUTPUT_BYTES, Purpose, RenderBudget, render_error};
 use turns::Ways;
 
 /// The stack of a rendering thread. Only touched pages take memory. The deepest use is dropping as
@@ -285,7 +285,7 @@ fn render(
         .map_err(|error| TextError::Template { line: 0, problem: error.to_string() })?;
 
     let program = program::compile(source)?;
-    let budget = Arc::new(Budget::new(length.0, purpose));
+    let budget = Arc::new(RenderBudget::new(length.0, purpose));
     let mut environment = Environment::empty();
     environment.set_fuel(Some(budget.steps()));
     operators::install(&mut environment, &budget);

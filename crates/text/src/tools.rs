@@ -28,7 +28,7 @@ use serde_json::{Map, Value};
 
 pub(crate) use conversation::with_pictures;
 pub use error::ToolError;
-pub(crate) use history::{Made, calls_of, is_result, result_name};
+pub(crate) use history::{EarlierCall, calls_of, is_result, result_name};
 pub use parser::CallParser;
 pub use part::{ReplyPart, ToolCall};
 pub use tool::Declaration;

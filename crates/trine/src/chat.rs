@@ -120,7 +120,7 @@ pub(crate) struct PromptInput {
 
 /// A prompt for the next answer.
 #[derive(Debug)]
-pub(crate) struct Prompt {
+pub(crate) struct ChatPrompt {
     /// What the model reads.
     pub(crate) rows: PromptInput,
     /// The number of messages that this prompt leaves out and the one before it did not.
@@ -229,7 +229,7 @@ impl Conversation {
         text: &TextSide,
         context: usize,
         answer: usize,
-    ) -> Result<Prompt> {
+    ) -> Result<ChatPrompt> {
         let last = self.turns.len().saturating_sub(1);
         if let Some(turn) = self.turns.last() {
             // The template takes less text than the tokenizer, so without this check the error
@@ -266,7 +266,7 @@ impl Conversation {
             return Err(TooLong { tokens: rows.tokens.len(), at_least: false, has_system }.into());
         }
         self.leave_out(first);
-        Ok(Prompt { rows, newly_left_out: first - before })
+        Ok(ChatPrompt { rows, newly_left_out: first - before })
     }
 
     /// Leaves the turns before index `first` out of this and all later prompts.
@@ -320,7 +320,7 @@ mod tests {
         TextSide::read(&checkpoint, &[], true, None).unwrap()
     }
 
-    fn ask(conversation: &mut Conversation, words: usize, text: &TextSide) -> Result<Prompt> {
+    fn ask(conversation: &mut Conversation, words: usize, text: &TextSide) -> Result<ChatPrompt> {
         conversation.turns.push(Turn::new(Role::User, "word ".repeat(words)));
         conversation.prompt(text, CONTEXT, usize::MAX)
     }

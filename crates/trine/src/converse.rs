@@ -11,7 +11,7 @@ use trine_text::Specials;
 
 use crate::attachments::{TurnPicture, advice, dragged, leading, with_words};
 use crate::chat::{
-    Conversation, PICTURES_MAX, Prompt, PromptInput, Role, TooLong, Turn, check_bytes,
+    ChatPrompt, Conversation, PICTURES_MAX, PromptInput, Role, TooLong, Turn, check_bytes,
 };
 use crate::cli::SamplingArgs;
 use crate::failure::{Interrupted, Negative, OutputClosed};
@@ -146,7 +146,7 @@ impl<'a> Chat<'a> {
         self.is_typed = lines.is_typed();
         loop {
             interrupt::set_unsaved(self.kept.is_unsaved());
-            let prompt = interrupt::Prompt::new(i32::from(self.kept.has_failed));
+            let prompt = interrupt::PromptWait::new(i32::from(self.kept.has_failed));
             let Some((input, is_block)) = typed(lines)? else {
                 return Ok(Talked::Over(!self.kept.has_failed));
             };
@@ -595,7 +595,7 @@ pub(crate) fn chat_prompt(
     text: &TextSide,
     writing: &Writing,
     conversation: &mut Conversation,
-) -> Result<Prompt> {
+) -> Result<ChatPrompt> {
     let answer = writing.max_tokens.unwrap_or(usize::MAX);
     let prompt = conversation.prompt(text, session.engine.context(), answer);
     prompt.map_err(|error| explained(error, session))

@@ -6,8 +6,8 @@
 //! At a prompt the first one prints what the second one does: it ends the program. Without a watch
 //! Ctrl-C ends the program at once.
 //!
-//! At a [`Prompt`] the editor of lines reads Ctrl-C as a key, but between two lines the terminal
-//! sends it as a signal. Both count, and both are answered alike.
+//! At a [`PromptWait`] the editor of lines reads Ctrl-C as a key, but between two lines the
+//! terminal sends it as a signal. Both count, and both are answered alike.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -100,15 +100,15 @@ pub(crate) fn pressed_at_prompt() -> Option<&'static str> {
 }
 
 /// A wait for a typed line. The count of Ctrl-C goes on from one prompt to the next until
-/// [`Prompt::answered`].
+/// [`PromptWait::answered`].
 #[derive(Debug)]
-pub(crate) struct Prompt(());
+pub(crate) struct PromptWait(());
 
-impl Prompt {
+impl PromptWait {
     /// Begins to wait. A signal that ends the program gives it the exit code `code`.
     pub(crate) fn new(code: i32) -> Self {
         PROMPT.store(code, Ordering::SeqCst);
-        Prompt(())
+        PromptWait(())
     }
 
     /// Ends the wait because a line was typed: the next Ctrl-C is the first again.
@@ -118,7 +118,7 @@ impl Prompt {
     }
 }
 
-impl Drop for Prompt {
+impl Drop for PromptWait {
     fn drop(&mut self) {
         PROMPT.store(NO_PROMPT, Ordering::SeqCst);
     }

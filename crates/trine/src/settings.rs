@@ -25,7 +25,7 @@ use crate::terminal;
 mod keys;
 
 pub(crate) use keys::{KEYS, Key};
-use keys::{Kind, OptionGroup};
+use keys::{OptionGroup, SettingKind};
 use trine_session::library::ModelLibrary;
 
 /// The variable that names the file.
@@ -314,7 +314,7 @@ fn parse(text: &str, path: &Path, home: Option<&Path>) -> Result<Vec<Value>, (us
         };
         let wrong = |problem: String| (number, format!("{name}: {problem}"));
         let mut texts = texts(key, value.get_ref()).map_err(wrong)?;
-        if key.kind == Kind::Path {
+        if key.kind == SettingKind::Path {
             texts = texts.iter().map(|text| whole_path(text, path, home)).collect();
         }
         for text in &texts {
@@ -339,15 +339,17 @@ fn unknown(name: &str) -> String {
 fn texts(key: &Key, value: &DeValue<'_>) -> Result<Vec<String>, String> {
     let wrong = || format!("this is of type {}; write {}", value.type_str(), key.kind.expected());
     match (key.kind, value) {
-        (Kind::Text | Kind::Path | Kind::Size, DeValue::String(text)) => Ok(vec![text.to_string()]),
-        (Kind::Number | Kind::Size, DeValue::Integer(number)) => {
+        (SettingKind::Text | SettingKind::Path | SettingKind::Size, DeValue::String(text)) => {
+            Ok(vec![text.to_string()])
+        }
+        (SettingKind::Number | SettingKind::Size, DeValue::Integer(number)) => {
             let number = i128::from_str_radix(number.as_str(), number.radix());
             Ok(vec![number.map_err(|_| "the number is too large".to_owned())?.to_string()])
         }
-        (Kind::Number, DeValue::Float(number)) => Ok(vec![number.as_str().to_owned()]),
-        (Kind::Switch, DeValue::Boolean(is_on)) => Ok(vec![is_on.to_string()]),
-        (Kind::Texts, DeValue::String(text)) => Ok(vec![text.to_string()]),
-        (Kind::Texts, DeValue::Array(all)) => {
+        (SettingKind::Number, DeValue::Float(number)) => Ok(vec![number.as_str().to_owned()]),
+        (SettingKind::Switch, DeValue::Boolean(is_on)) => Ok(vec![is_on.to_string()]),
+        (SettingKind::Texts, DeValue::String(text)) => Ok(vec![text.to_string()]),
+        (SettingKind::Texts, DeValue::Array(all)) => {
             let text = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
             all.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)
         }
@@ -370,7 +372,7 @@ fn check(key: &Key, text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("it is empty; leave it out".to_owned());
     }
-    if key.kind == Kind::Switch && !matches!(text, "true" | "false") {
+    if key.kind == SettingKind::Switch && !matches!(text, "true" | "false") {
         return Err("write true or false".to_owned());
     }
     let probe = match key.place {

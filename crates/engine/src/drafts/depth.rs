@@ -15,7 +15,7 @@ mod sharing;
 pub(crate) use sharing::{Chance, Supply};
 
 use costs::Costs;
-use sharing::Sharing;
+use sharing::DepthSharing;
 
 /// The share of the time of steps that looks may lose.
 const LOOKING: f64 = 0.0075;
@@ -46,7 +46,7 @@ pub(crate) struct Depths {
     steps: Costs,
     /// Times of a drafter's passes, by sequences.
     passes: Costs,
-    sharing: Sharing,
+    sharing: DepthSharing,
     budget: Budget,
     /// Whether a sequence is looked at.
     looks: Vec<bool>,
@@ -64,7 +64,7 @@ impl Depths {
         Self {
             steps: Costs::new(rows),
             passes: Costs::new(sequences),
-            sharing: Sharing::default(),
+            sharing: DepthSharing::default(),
             budget: Budget::default(),
             looks: Vec::with_capacity(sequences),
             turn: 0,

@@ -10,7 +10,7 @@ pub(crate) const MODEL: usize = lookup::KINDS;
 
 /// Where a sequence's guesses in a step come from, and what for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Origin {
+pub(crate) struct DraftOrigin {
     pub(crate) kind: usize,
     /// Whether they only look whether guessing pays.
     pub(crate) is_look: bool,

@@ -17,7 +17,7 @@ use own::Own;
 
 /// Where guesses were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum LookupSource {
     /// In the sequence's own prompt and text.
     Own,
     /// In an earlier answer of the same scope.
@@ -26,9 +26,9 @@ pub(crate) enum Source {
 
 /// How guesses were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct LookupHit {
     /// The texts in which they were found.
-    pub(crate) source: Source,
+    pub(crate) source: LookupSource,
     /// The number of tokens before the guesses that were the same there: 2 to 64.
     pub(crate) length: usize,
 }
@@ -39,14 +39,14 @@ pub(crate) const KINDS: usize = 2 * LENGTHS.len();
 /// more often, and after a short one more often if it is in the same text.
 const LENGTHS: [usize; 4] = [chains::LEAST, 3, 6, 12];
 
-impl Found {
+impl LookupHit {
     /// Returns the kind of match, below [`KINDS`]: by source and length. Guesses of different kinds
     /// are right in different shares of cases.
     pub(crate) fn kind(self) -> usize {
         let longer = LENGTHS[1..].iter().filter(|&&least| least <= self.length).count();
         let source = match self.source {
-            Source::Own => 0,
-            Source::Earlier => LENGTHS.len(),
+            LookupSource::Own => 0,
+            LookupSource::Earlier => LENGTHS.len(),
         };
         source + longer
     }
@@ -70,18 +70,18 @@ impl Lookup {
     /// the longest match. Returns how they were found; `None` if there are none.
     ///
     /// Takes time for the tokens that were added since the last call for this sequence.
-    pub(crate) fn guess(&mut self, ask: &Ask<'_>, guesses: &mut Vec<u32>) -> Option<Found> {
+    pub(crate) fn guess(&mut self, ask: &Ask<'_>, guesses: &mut Vec<u32>) -> Option<LookupHit> {
         let Ask { id, slot, scope, tokens, most, .. } = *ask;
         let own = self.own[slot].find(id, tokens);
         let earlier = self.earlier.find(scope, tokens, most);
         let own_length = own.map_or(0, |own| own.length);
         if let Some((length, following)) = earlier.filter(|(length, _)| *length > own_length) {
             guesses.extend_from_slice(following);
-            return Some(Found { source: Source::Earlier, length });
+            return Some(LookupHit { source: LookupSource::Earlier, length });
         }
         let own = own?;
         own::follow(tokens, own.end, most, guesses);
-        Some(Found { source: Source::Own, length: own.length })
+        Some(LookupHit { source: LookupSource::Own, length: own.length })
     }
 
     /// Keeps an answer for later sequences of its scope: the tokens from index `answer` on, and a

@@ -9,8 +9,8 @@ use super::flight::Landed;
 use super::place::SlotState;
 use super::sequence::Sequence;
 use crate::drafts::depth::{Chance, Depths, Supply};
-use crate::drafts::kinds::{Averages, MODEL, Origin};
-use crate::drafts::lookup::{Found, Lookup};
+use crate::drafts::kinds::{Averages, DraftOrigin, MODEL};
+use crate::drafts::lookup::{Lookup, LookupHit};
 use crate::drafts::{Ask, Drafter, Drafts, GUESSES_MAX, Target};
 use crate::pace::Pace;
 use crate::scheduler::Pick;
@@ -64,7 +64,7 @@ struct Model {
 #[derive(Debug, Clone, Default)]
 struct Guesses {
     tokens: Vec<u32>,
-    origin: Origin,
+    origin: DraftOrigin,
     /// The number that a drafter is asked for.
     asked: usize,
 }
@@ -152,8 +152,8 @@ impl Drafting {
             let known = guesses.tokens.iter().take_while(|&&id| (id as usize) < self.vocabulary);
             let known = known.count();
             guesses.tokens.truncate(known);
-            let kind = found.map_or(MODEL, Found::kind);
-            guesses.origin = Origin { kind, is_cut, ..Origin::default() };
+            let kind = found.map_or(MODEL, LookupHit::kind);
+            guesses.origin = DraftOrigin { kind, is_cut, ..DraftOrigin::default() };
             let rate = |kind| sequence.acceptances.rate(kind, &self.averages);
             let left = sequence.most_guesses(context);
             let ask = sequence.ask(pick.slot, most);
@@ -224,7 +224,7 @@ impl Drafting {
     /// Learns from what a step gave a sequence.
     pub(super) fn note(&mut self, sequence: &mut Sequence, landed: &Landed) {
         let Landed { outcome, sampled, guessed, confirmed, origin, .. } = *landed;
-        let Origin { kind, is_look, is_cut } = origin;
+        let DraftOrigin { kind, is_look, is_cut } = origin;
         // Each sampled token was compared with the guess in its place. A guess that was left out is
         // not the token there either, unless the text ended with it.
         let is_missing = is_cut && sampled > guessed && !outcome.is_end();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use trine_backend::InFlight;
 use trine_model::Goal;
 
-use crate::drafts::kinds::Origin;
+use crate::drafts::kinds::DraftOrigin;
 use crate::events::Finish;
 use crate::scheduler::Pick;
 use crate::sharing::Beginning;
@@ -33,7 +33,7 @@ pub(super) struct Times {
 
 /// The outcome of a step for a sequence that took part in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum StepOutcome {
     /// Rows of its prompt are left.
     Unfinished,
     /// The sequence has one more token and goes on.
@@ -46,17 +46,17 @@ pub(super) enum Outcome {
     Ended(Finish),
 }
 
-impl Outcome {
+impl StepOutcome {
     /// Returns whether the sequence ends with it.
     pub(super) fn is_end(self) -> bool {
-        matches!(self, Outcome::Filled | Outcome::Ended(_))
+        matches!(self, StepOutcome::Filled | StepOutcome::Ended(_))
     }
 }
 
 /// What a step gave one of its sequences.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Landed {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: StepOutcome,
     /// The sequence's positions in the cache before the step.
     pub(super) context: usize,
     /// Tokens that were sampled.
@@ -66,13 +66,13 @@ pub(super) struct Landed {
     /// Guesses that were right.
     pub(super) confirmed: usize,
     /// Where the guesses come from.
-    pub(super) origin: Origin,
+    pub(super) origin: DraftOrigin,
 }
 
 impl Landed {
     /// Describes rows that gave no tokens.
-    pub(super) fn without_tokens(outcome: Outcome, context: usize) -> Self {
-        let origin = Origin::default();
+    pub(super) fn without_tokens(outcome: StepOutcome, context: usize) -> Self {
+        let origin = DraftOrigin::default();
         Self { outcome, context, sampled: 0, guessed: 0, confirmed: 0, origin }
     }
 }

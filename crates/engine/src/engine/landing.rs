@@ -8,13 +8,13 @@ use trine_backend::{BackendError, Facts, InFlight, Program};
 use super::Engine;
 use super::drafting::running;
 use super::draws::{Draws, RowUse};
-use super::flight::{Landed, Outcome};
+use super::flight::{Landed, StepOutcome};
 use super::place::SlotState;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
 use crate::kv::KvBooks;
-use crate::request::Limits;
+use crate::request::RequestLimits;
 use crate::rows::{self, StepLogits};
 use crate::sampling::Workspace;
 use crate::scheduler::Pick;
@@ -42,7 +42,7 @@ impl Engine {
             let guessed = sequence.guesses().len();
             let known = context + pick.rows - guessed;
             let outcome = sequence.outcome_of(known);
-            let is_late = outcome == Outcome::Late;
+            let is_late = outcome == StepOutcome::Late;
             let kept = pick.rows - guessed - usize::from(is_late);
             self.kv.advance(pick.slot, kept);
             if pick.prefill {
@@ -91,10 +91,10 @@ impl Engine {
             let is_whole = length == sequence.tokens.len();
             let embedded = (is_whole && !sequence.is_cancelled).then(|| sequence.embedding(events));
             let outcome = match embedded {
-                _ if sequence.is_cancelled => Outcome::Ended(Finish::Cancelled),
-                None => Outcome::Unfinished,
-                Some(None) => Outcome::Filled,
-                Some(Some(finish)) => Outcome::Ended(finish),
+                _ if sequence.is_cancelled => StepOutcome::Ended(Finish::Cancelled),
+                None => StepOutcome::Unfinished,
+                Some(None) => StepOutcome::Filled,
+                Some(Some(finish)) => StepOutcome::Ended(finish),
             };
             self.landings.push(Landed::without_tokens(outcome, first));
         }
@@ -107,7 +107,7 @@ struct Landing<'a, 'step> {
     logits: StepLogits<'step>,
     draws: &'a mut Draws,
     workspace: &'a mut Workspace,
-    limits: &'a Limits,
+    limits: &'a RequestLimits,
     events: &'a mut Vec<Event>,
 }
 
@@ -142,7 +142,7 @@ impl Landing<'_, '_> {
         for row in rows {
             // A row after a wrong guess, or after the end, belongs to no text.
             let is_due = match self.draws.use_of(row) {
-                _ if landed.outcome != Outcome::Goes => false,
+                _ if landed.outcome != StepOutcome::Goes => false,
                 RowUse::Nothing | RowUse::Given(_) => false,
                 RowUse::Next => true,
                 RowUse::AfterGuess(guess) => {
@@ -156,7 +156,7 @@ impl Landing<'_, '_> {
                 let buffers = (&mut *self.draws, &mut *self.workspace);
                 let at = (&mut self.logits, row);
                 let finish = sequence.next_token(at, self.limits, buffers, self.events)?;
-                landed.outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
+                landed.outcome = finish.map_or(StepOutcome::Goes, StepOutcome::Ended);
                 last = Some(row);
             }
         }

@@ -10,14 +10,14 @@ use trine_backend::sampling::{Draw, Drawn, NoToken};
 use trine_backend::{BackendError, SOFT};
 
 use super::draws::{Draws, RowUse};
-use super::flight::Outcome;
+use super::flight::StepOutcome;
 use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
-use crate::drafts::kinds::{Acceptances, Origin};
+use crate::drafts::kinds::{Acceptances, DraftOrigin};
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 use crate::pictures::{PictureError, PictureSpans};
 use crate::pooling::Pool;
-use crate::request::{Constraint, Job, Limits, PromptPicture, Request, Waker};
+use crate::request::{Constraint, PromptPicture, Request, RequestLimits, ResultKind, Waker};
 use crate::rows::StepLogits;
 use crate::sampling::{Occurrences, SamplerState, Workspace, logprobs};
 use crate::scheduler::Wanted;
@@ -59,7 +59,7 @@ pub(super) struct Sequence {
     /// The position from which on its pictures are wanted, as what is before is in the cache;
     /// `None` until that is known.
     pub(super) wanted_from: Option<usize>,
-    pub(super) job: Job,
+    pub(super) job: ResultKind,
     /// Pools its hidden states if its embedding is wanted.
     pub(super) pool: Option<Pool>,
     max_tokens: usize,
@@ -93,7 +93,7 @@ pub(super) struct Sequence {
     /// Tokens that may follow the known ones: rows of the step that was picked last.
     guesses: Vec<u32>,
     /// The source of the guesses.
-    pub(super) guess_origin: Origin,
+    pub(super) guess_origin: DraftOrigin,
     pub(super) acceptances: Acceptances,
 }
 
@@ -146,7 +146,7 @@ impl Sequence {
             is_cancelled: false,
             is_second_try: false,
             guesses: Vec::new(),
-            guess_origin: Origin::default(),
+            guess_origin: DraftOrigin::default(),
             acceptances: Acceptances::default(),
         };
         sequence.skip_soft();
@@ -206,17 +206,17 @@ impl Sequence {
 
     /// Returns the outcome of a step after which `known` of its tokens have been run, before any
     /// was sampled.
-    pub(super) fn outcome_of(&self, known: usize) -> Outcome {
+    pub(super) fn outcome_of(&self, known: usize) -> StepOutcome {
         if self.is_cancelled {
-            Outcome::Ended(Finish::Cancelled)
+            StepOutcome::Ended(Finish::Cancelled)
         } else if self.is_late {
-            Outcome::Late
+            StepOutcome::Late
         } else if known < self.tokens.len() {
-            Outcome::Unfinished
+            StepOutcome::Unfinished
         } else if self.only_fills() {
-            Outcome::Filled
+            StepOutcome::Filled
         } else {
-            Outcome::Goes
+            StepOutcome::Goes
         }
     }
 
@@ -485,7 +485,7 @@ impl Sequence {
     pub(super) fn next_token(
         &mut self,
         (logits, row): (&mut StepLogits<'_>, usize),
-        limits: &Limits,
+        limits: &RequestLimits,
         (draws, workspace): (&mut Draws, &mut Workspace),
         events: &mut Vec<Event>,
     ) -> Result<Option<Finish>, BackendError> {
@@ -542,7 +542,7 @@ impl Sequence {
         &mut self,
         token: u32,
         logprobs: Option<Box<Logprobs>>,
-        limits: &Limits,
+        limits: &RequestLimits,
         events: &mut Vec<Event>,
     ) -> Option<Finish> {
         // All known tokens are in the cache. To go on, the new token needs a position too.
@@ -617,7 +617,7 @@ impl Sequence {
     }
 
     /// Takes guesses for its next step.
-    pub(super) fn take_guesses(&mut self, guesses: &[u32], origin: Origin) {
+    pub(super) fn take_guesses(&mut self, guesses: &[u32], origin: DraftOrigin) {
         self.guesses.clear();
         self.guesses.extend_from_slice(guesses);
         self.guess_origin = origin;
@@ -627,7 +627,7 @@ impl Sequence {
     pub(super) fn drop_guesses(&mut self) -> bool {
         let had_some = !self.guesses.is_empty();
         self.guesses.clear();
-        self.guess_origin = Origin::default();
+        self.guess_origin = DraftOrigin::default();
         had_some
     }
 

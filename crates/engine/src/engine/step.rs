@@ -7,7 +7,7 @@ use trine_model::Goal;
 
 use super::Engine;
 use super::drafting::running;
-use super::flight::{Flight, Landed, Outcome, Times};
+use super::flight::{Flight, Landed, StepOutcome, Times};
 use super::picture_state::Borders;
 use super::place::SlotState;
 use super::sequence::Sequence;
@@ -292,24 +292,24 @@ impl Engine {
             let Landed { outcome, guessed, confirmed, .. } = self.landings[at];
             assert!(confirmed <= guessed, "slot {slot} has {confirmed} of {guessed} guesses");
             match outcome {
-                Outcome::Goes | Outcome::Late => self.scheduler.resume(slot),
-                Outcome::Filled => {
+                StepOutcome::Goes | StepOutcome::Late => self.scheduler.resume(slot),
+                StepOutcome::Filled => {
                     let sequence = self.end(slot, true);
                     events.push(sequence.finished(Finish::Length));
                 }
-                Outcome::Ended(Finish::NonFiniteLogits) => {
+                StepOutcome::Ended(Finish::NonFiniteLogits) => {
                     let place = place.get_or_insert_with(|| self.program.overflow(goal)).clone();
                     // A cache that produces such logits is of no use, nor is a text.
                     let sequence = self.end(slot, false);
                     events.push(sequence.overflown(place));
                 }
-                Outcome::Ended(finish) => {
+                StepOutcome::Ended(finish) => {
                     let sequence = self.end(slot, true);
                     self.learn(&sequence);
                     events.push(sequence.finished(finish));
                 }
-                Outcome::Unfinished if self.scheduler.is_waiting(slot) => self.go_on(slot)?,
-                Outcome::Unfinished => {}
+                StepOutcome::Unfinished if self.scheduler.is_waiting(slot) => self.go_on(slot)?,
+                StepOutcome::Unfinished => {}
             }
         }
         Ok(())

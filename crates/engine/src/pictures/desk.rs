@@ -11,7 +11,7 @@ use crate::request::Waker;
 pub(crate) type Name = [u8; 32];
 
 /// Rows of a picture: (soft tokens, hidden size of the text model).
-pub(crate) type Made = Result<Arc<[f32]>, PictureError>;
+pub(crate) type TowerRows = Result<Arc<[f32]>, PictureError>;
 
 /// Entries up to which the map of pictures is not swept of dropped ones.
 const NAMES: usize = 64;
@@ -51,7 +51,7 @@ pub(super) struct Picture {
     progress: Mutex<Progress>,
     /// Its rows, and the seconds in which they were made: engines ask for them in each step, and
     /// take no lock.
-    made: OnceLock<(Made, f64)>,
+    made: OnceLock<(TowerRows, f64)>,
     /// Stops its run on the way.
     stop: Arc<AtomicBool>,
 }
@@ -73,7 +73,7 @@ impl Picture {
     }
 
     /// Returns its rows, or why there are none; `None` if it is not known yet.
-    pub(super) fn made(&self) -> Option<&Made> {
+    pub(super) fn made(&self) -> Option<&TowerRows> {
         self.made.get().map(|(made, _)| made)
     }
 
@@ -82,7 +82,7 @@ impl Picture {
         self.made.get().map_or(0.0, |(_, seconds)| *seconds)
     }
 
-    fn finish(&self, made: Made, seconds: f64) {
+    fn finish(&self, made: TowerRows, seconds: f64) {
         let mut progress = self.progress();
         if self.made.set((made, seconds)).is_err() {
             return;
@@ -334,7 +334,7 @@ impl TowerQueue {
     }
 
     /// Takes what a run of some seconds made, and drops the patches.
-    pub(super) fn finish(&self, turn: TowerJob, made: Made, seconds: f64) {
+    pub(super) fn finish(&self, turn: TowerJob, made: TowerRows, seconds: f64) {
         let TowerJob { picture, name, patches, .. } = turn;
         drop(patches);
         let mut books = self.books();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::desk::{Made, Picture, TowerQueue};
+use super::desk::{Picture, TowerQueue, TowerRows};
 use crate::request::Waker;
 
 /// A picture in a prompt: its name, the number of its soft tokens, and its rows once the engine
@@ -41,7 +41,7 @@ impl PictureHandle {
 
     /// Returns the rows, (soft tokens, hidden size of the text model), or why there are none;
     /// `None` if they are not made yet. Takes no lock.
-    pub(crate) fn rows(&self) -> Option<&Made> {
+    pub(crate) fn rows(&self) -> Option<&TowerRows> {
         self.picture.made()
     }
 

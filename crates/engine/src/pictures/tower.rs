@@ -10,7 +10,7 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 use trine_backend::BackendError;
 
-use super::desk::{Made, Name, Patches, TowerCounts, TowerQueue};
+use super::desk::{Name, Patches, TowerCounts, TowerQueue, TowerRows};
 use super::input::{PictureError, RunsTower, TowerInput};
 use super::sight::PictureHandle;
 
@@ -119,7 +119,7 @@ fn work(desk: &TowerQueue, program: &mut dyn RunsTower) {
 }
 
 /// Makes and checks rows of a picture. A panic, which is a defect, ends only this run.
-fn rows(program: &mut dyn RunsTower, input: &TowerInput) -> Made {
+fn rows(program: &mut dyn RunsTower, input: &TowerInput) -> TowerRows {
     let made = catch_unwind(AssertUnwindSafe(|| program.rows(input)));
     let rows = match made {
         Ok(Ok(rows)) => rows,

@@ -14,7 +14,7 @@ use trine_text::{Encoder, PictureForm, StreamDecoder, Tokenizer};
 
 use crate::error::ApiError;
 use crate::models::Lease;
-use crate::reply::written::{Source, push_inner, push_text, written};
+use crate::reply::written::{AnswerSource, push_inner, push_text, written};
 use crate::request::body::MODEL;
 use crate::request::calling::CALLING;
 use crate::request::conversation::{CONVERSATION, Conversation, RENDERING};
@@ -215,7 +215,7 @@ enum AnswerPart {
     Names,
 }
 
-impl Source for Tokens {
+impl AnswerSource for Tokens {
     fn more(&mut self, out: &mut Vec<u8>) -> bool {
         if self.part == AnswerPart::Beginning {
             out.extend_from_slice(b"{\"tokens\":[");
@@ -309,7 +309,7 @@ struct Text {
     decoder: StreamDecoder,
 }
 
-impl Source for Text {
+impl AnswerSource for Text {
     fn more(&mut self, out: &mut Vec<u8>) -> bool {
         if self.place == 0 {
             let begin: &[u8] = if self.is_second { b",\"prompt\":\"" } else { b"{\"content\":\"" };

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trine_engine::{EngineError, Limits};
+use trine_engine::{EngineError, RequestLimits};
 use trine_text::{ChatTemplate, ReplyFormat, reply_format};
 
 use super::loader::{LoadedModel, Pictures};
@@ -75,10 +75,10 @@ impl Lease {
 
     /// Returns the limits that requests are checked against: the engine's, and the context that the
     /// name sets, or the request asks for, if that is smaller.
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> RequestLimits {
         let context = bounded(self.preset.context, &self.model);
         let context = self.context.map_or(context, |own| own.min(context));
-        Limits { context, ..self.service.limits() }
+        RequestLimits { context, ..self.service.limits() }
     }
 
     /// Returns what the model does with pictures, of which `param` is one.

@@ -10,7 +10,7 @@ use super::keep::KeepAlive;
 use super::lease::Lease;
 use super::loader::LoadedModel;
 use super::shared::{Named, Shared};
-use super::table::{Expired, Outcome, Problem, Ready, RoomFound, Slot};
+use super::table::{Expired, LoadOutcome, Problem, Ready, RoomFound, Slot};
 use crate::error::{ApiError, shown};
 
 /// How long a load waits for the requests of other models to end when there is no room beside these
@@ -57,7 +57,7 @@ impl Drop for WaitingLoad<'_> {
 /// What a request finds under its model's name.
 pub(super) enum Look {
     Ready(Lease),
-    Loading(watch::Receiver<Outcome>),
+    Loading(watch::Receiver<LoadOutcome>),
     /// Loaded, and about to be unloaded.
     Leaving,
 }
@@ -104,7 +104,7 @@ impl Shared {
     pub(super) async fn load_when_there_is_room(
         self: Arc<Self>,
         name: String,
-        sender: Arc<watch::Sender<Outcome>>,
+        sender: Arc<watch::Sender<LoadOutcome>>,
     ) {
         let waiting = WaitingLoad { shared: &self, number: LOADS.fetch_add(1, Ordering::Relaxed) };
         let deadline = tokio::time::Instant::now() + ROOM_WAIT;
@@ -146,7 +146,7 @@ impl Shared {
     }
 
     /// Ends a load that nobody waits for; returns false if somebody does after all.
-    fn give_up(&self, name: &str, sender: &watch::Sender<Outcome>) -> bool {
+    fn give_up(&self, name: &str, sender: &watch::Sender<LoadOutcome>) -> bool {
         // A request begins to wait only under the table's lock.
         let mut table = self.table();
         if sender.receiver_count() > 0 {
@@ -159,7 +159,12 @@ impl Shared {
         true
     }
 
-    async fn fail(self: &Arc<Self>, name: &str, sender: &watch::Sender<Outcome>, message: String) {
+    async fn fail(
+        self: &Arc<Self>,
+        name: &str,
+        sender: &watch::Sender<LoadOutcome>,
+        message: String,
+    ) {
         if !self.is_starting.load(Ordering::Relaxed) {
             tracing::error!(model = %shown(name), message, "the model was not loaded");
         }

@@ -10,7 +10,7 @@ use super::keep::KeepAlive;
 use super::loader::LoadedModel;
 
 /// The result of a load, once it has ended.
-pub(super) type Outcome = Option<Result<(), String>>;
+pub(super) type LoadOutcome = Option<Result<(), String>>;
 
 /// Steps in which the device may fail without producing a text in between before the model is
 /// loaded again. A request that fails has been tried twice.
@@ -35,7 +35,7 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) enum Slot {
     /// Being loaded. Whoever waits for it has a receiver of this sender.
-    Loading(Arc<watch::Sender<Outcome>>),
+    Loading(Arc<watch::Sender<LoadOutcome>>),
     Ready(Ready),
     /// Its engine is ending; this many bytes are free when it has ended.
     Stopping(u64),

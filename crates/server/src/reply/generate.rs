@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
-use trine_engine::{Finish, Generation, Limits, Service, Statistics, Update};
+use trine_engine::{Finish, Generation, RequestLimits, Service, Statistics, Update};
 use trine_text::Tokenizer;
 
 use crate::error::{ApiError, failure, shown};
@@ -37,7 +37,7 @@ pub(crate) struct Choices {
     /// Number of texts that have not ended.
     open: usize,
     lifecycle: Lifecycle,
-    /// See [`Limits::silence`](crate::Limits::silence).
+    /// See [`RequestLimits::silence`](crate::RequestLimits::silence).
     pub(crate) silence: Duration,
 }
 
@@ -122,7 +122,11 @@ pub(crate) async fn collect(
 ///
 /// # Errors
 /// 400 naming the field that asks for several.
-pub(crate) fn check_queue(texts: usize, tokens: usize, limits: &Limits) -> Result<(), ApiError> {
+pub(crate) fn check_queue(
+    texts: usize,
+    tokens: usize,
+    limits: &RequestLimits,
+) -> Result<(), ApiError> {
     if texts > 1 && (texts > limits.queue || tokens > limits.queue_tokens) {
         let message = format!(
             "{texts} texts after prompts of {tokens} tokens in all are more than there is ever \

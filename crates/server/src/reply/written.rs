@@ -33,7 +33,7 @@ const PIECE_BYTES: usize = 1 << 16;
 const PIECES: usize = 2;
 
 /// What an answer is written from.
-pub(crate) trait Source: Send + 'static {
+pub(crate) trait AnswerSource: Send + 'static {
     /// Adds some of the answer, a few hundred kilobytes at most. Returns false after the last.
     fn more(&mut self, out: &mut Vec<u8>) -> bool;
 }
@@ -46,7 +46,7 @@ pub(crate) trait Source: Send + 'static {
 pub(crate) async fn written(
     app: &Arc<App>,
     work: (ClientId, Weight),
-    source: impl Source,
+    source: impl AnswerSource,
     room: OwnedSemaphorePermit,
 ) -> Result<Response<Body>, ApiError> {
     let (mut source, first, mut goes_on) = step(app, work, source).await?;
@@ -77,7 +77,7 @@ pub(crate) async fn written(
 }
 
 /// Makes the next piece. Returns whether another one follows.
-async fn step<S: Source>(
+async fn step<S: AnswerSource>(
     app: &App,
     (client, weight): (ClientId, Weight),
     mut source: S,
@@ -154,7 +154,7 @@ mod tests {
         made: Arc<AtomicUsize>,
     }
 
-    impl Source for Counting {
+    impl AnswerSource for Counting {
         fn more(&mut self, out: &mut Vec<u8>) -> bool {
             let bytes = self.left.min(1000);
             out.extend(std::iter::repeat_n(b' ', bytes));

@@ -13,7 +13,7 @@ use crate::error::{ApiError, shown};
 use crate::service::openapi::schema;
 
 /// A field whose value has the type `T`.
-pub(crate) struct Row<T: Kind + ?Sized> {
+pub(crate) struct Row<T: FieldType + ?Sized> {
     pub(crate) name: &'static str,
     pub(crate) bounds: T::Bounds,
     #[cfg(test)]
@@ -21,7 +21,7 @@ pub(crate) struct Row<T: Kind + ?Sized> {
 }
 
 /// A field whose absence means a value.
-pub(crate) struct RowOr<T: Kind> {
+pub(crate) struct RowOr<T: FieldType> {
     pub(crate) row: Row<T>,
     pub(crate) default: T,
 }
@@ -150,7 +150,7 @@ macro_rules! rows {
 pub(crate) use rows;
 
 /// A type of values.
-pub(crate) trait Kind: 'static {
+pub(crate) trait FieldType: 'static {
     type Bounds: Sync + 'static;
     type Value<'a>;
 
@@ -164,10 +164,11 @@ pub(crate) trait Kind: 'static {
     fn schema(bounds: &Self::Bounds) -> Value;
 }
 
-/// Implements [`Kind`] by its bounds, its values, what finds one, what is expected, and the schema.
+/// Implements [`FieldType`] by its bounds, its values, what finds one, what is expected, and the
+/// schema.
 macro_rules! kind {
     ($type:ty, $bounds:ty, $value:ty, $of:expr, $expected:expr, $schema:expr) => {
-        impl Kind for $type {
+        impl FieldType for $type {
             type Bounds = $bounds;
             type Value<'a> = $value;
 
@@ -255,7 +256,7 @@ pub(crate) trait AnyRow: Sync {
     fn described(&self) -> (Value, bool);
 }
 
-impl<T: Kind + ?Sized> AnyRow for Row<T> {
+impl<T: FieldType + ?Sized> AnyRow for Row<T> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -312,7 +313,7 @@ impl<'a> Fields<'a> {
     ///
     /// # Errors
     /// 400 naming the field if its value is not what the row says.
-    pub(crate) fn read<T: Kind + ?Sized>(
+    pub(crate) fn read<T: FieldType + ?Sized>(
         self,
         row: &Row<T>,
     ) -> Result<Option<T::Value<'a>>, ApiError> {
@@ -327,7 +328,7 @@ impl<'a> Fields<'a> {
     /// As [`Self::read`].
     pub(crate) fn read_or<T>(self, row: &RowOr<T>) -> Result<T, ApiError>
     where
-        T: Kind<Value<'a> = T> + Copy,
+        T: FieldType<Value<'a> = T> + Copy,
     {
         Ok(self.read(&row.row)?.unwrap_or(row.default))
     }

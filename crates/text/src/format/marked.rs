@@ -25,7 +25,7 @@ use crate::template::{ChatTemplate, Message};
 use crate::tools::{ToolChoice, ToolError, Tools};
 pub(super) use marks::Marks;
 use marks::Spelling;
-use reader::{Calls, Reader};
+use reader::{CallForm, MarkedReader};
 use write::Results;
 
 /// A format with marks.
@@ -92,13 +92,13 @@ impl ReplyFormat for Marked {
 
     fn reader(&self, offer: &Offer<'_>, in_thought: bool) -> Option<Box<dyn ReplyReader>> {
         let calls = match self.results {
-            _ if !offer.is_open() => Calls::None,
+            _ if !offer.is_open() => CallForm::None,
             Some(_) => {
-                Calls::Marked { tools: offer.tools.list().clone(), parallel: offer.parallel }
+                CallForm::Marked { tools: offer.tools.list().clone(), parallel: offer.parallel }
             }
-            None => Calls::Told(offer.parser()),
+            None => CallForm::Told(offer.parser()),
         };
-        Some(Box::new(Reader::new(self.marks, calls, in_thought)))
+        Some(Box::new(MarkedReader::new(self.marks, calls, in_thought)))
     }
 
     fn thoughts(&self) -> Option<ThoughtMarks> {

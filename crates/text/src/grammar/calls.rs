@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 use super::compiled::Relaxed;
 use super::error::GrammarError;
 use super::library::{json_grammar, with_options};
-use super::marked::Writer;
+use super::marked::LarkWriter;
 use super::marks::{CallMarks, Otherwise};
-use super::relaxing::{Relaxable, Tools, of_tool, read_tools};
+use super::relaxing::{Relaxable, ToolSchemas, of_tool, read_tools};
 use super::schema;
 use super::source::CallShape;
 
@@ -22,13 +22,13 @@ const SPACE: &str = "\\r?\\n?[\\x20\\t]{0,16}";
 
 /// Tools that are called in JSON, and also between marks if the vocabulary has them.
 pub(super) struct Calls<'a> {
-    tools: Tools<'a>,
+    tools: ToolSchemas<'a>,
     shape: &'a CallShape,
     relaxed: Vec<Relaxed>,
 }
 
 impl<'a> Relaxable<'a> for Calls<'a> {
-    fn parts(&mut self) -> (&mut Tools<'a>, &mut Vec<Relaxed>) {
+    fn parts(&mut self) -> (&mut ToolSchemas<'a>, &mut Vec<Relaxed>) {
         (&mut self.tools, &mut self.relaxed)
     }
 
@@ -42,7 +42,7 @@ impl<'a> Relaxable<'a> for Calls<'a> {
             let lark = || TopLevelGrammar::from_lark(self.lark(None));
             return Ok((grammar.unwrap_or_else(lark), Vec::new()));
         };
-        let (mut marked, mut notes) = (Writer::new(marks), Vec::new());
+        let (mut marked, mut notes) = (LarkWriter::new(marks), Vec::new());
         for (index, (name, schema)) in self.tools.iter().enumerate() {
             marked.call(index, name, schema).map_err(|error| of_tool(name, error))?;
             let left_out = marked.take_left_out().into_iter();
@@ -60,7 +60,7 @@ impl<'a> Relaxable<'a> for Calls<'a> {
 
     fn alone(&self, name: &str, schema: &Value) -> Result<TopLevelGrammar, GrammarError> {
         let Some(marks) = self.shape.marks else { return Ok(json_grammar(schema.clone())) };
-        let mut marked = Writer::new(marks);
+        let mut marked = LarkWriter::new(marks);
         marked.call(0, name, schema)?;
         let json = with_options(schema.clone());
         let head = format!("start: json | call0\njson: %json {json}\n");
@@ -148,7 +148,7 @@ impl<'a> Calls<'a> {
     }
 
     /// Returns the name of the rule of calls between marks, and on further lines the rule. The
-    /// rules of the single calls are a [`Writer`]'s.
+    /// rules of the single calls are a [`LarkWriter`]'s.
     fn marked(&self) -> String {
         let several = if self.shape.parallel { "+" } else { "" };
         let names: Vec<String> =

@@ -13,13 +13,13 @@ use super::compiled::Relaxed;
 use super::error::GrammarError;
 use super::library::with_options;
 use super::marks::{MarkedShape, Otherwise};
-use super::relaxing::{Relaxable, Tools, of_tool, read_tools};
+use super::relaxing::{Relaxable, ToolSchemas, of_tool, read_tools};
 use super::schema;
-pub(super) use lark::Writer;
+pub(super) use lark::LarkWriter;
 
 /// Tools that are called between marks.
 pub(super) struct MarkedCalls<'a> {
-    tools: Tools<'a>,
+    tools: ToolSchemas<'a>,
     shape: &'a MarkedShape,
     relaxed: Vec<Relaxed>,
 }
@@ -36,12 +36,12 @@ impl<'a> MarkedCalls<'a> {
 }
 
 impl<'a> Relaxable<'a> for MarkedCalls<'a> {
-    fn parts(&mut self) -> (&mut Tools<'a>, &mut Vec<Relaxed>) {
+    fn parts(&mut self) -> (&mut ToolSchemas<'a>, &mut Vec<Relaxed>) {
         (&mut self.tools, &mut self.relaxed)
     }
 
     fn grammar(&self) -> Result<(TopLevelGrammar, Vec<Relaxed>), GrammarError> {
-        let mut lark = Writer::new(self.shape.marks);
+        let mut lark = LarkWriter::new(self.shape.marks);
         let mut notes = Vec::new();
         for (index, (name, schema)) in self.tools.iter().enumerate() {
             lark.call(index, name, schema).map_err(|error| of_tool(name, error))?;
@@ -61,7 +61,7 @@ impl<'a> Relaxable<'a> for MarkedCalls<'a> {
     }
 
     fn alone(&self, name: &str, schema: &Value) -> Result<TopLevelGrammar, GrammarError> {
-        let mut lark = Writer::new(self.shape.marks);
+        let mut lark = LarkWriter::new(self.shape.marks);
         lark.call(0, name, schema)?;
         Ok(TopLevelGrammar::from_lark(lark.finish("start: call0\n")))
     }
@@ -87,7 +87,7 @@ mod tests {
     fn written(schema: &Value) -> Result<(), GrammarError> {
         let (schema, left_out) = schema::relaxed(&schema.to_string())?;
         assert!(left_out.is_empty(), "{left_out:?}");
-        Writer::new(CallMarks { open: 1, close: 2, quote: 3 }).call(0, "f", &schema)
+        LarkWriter::new(CallMarks { open: 1, close: 2, quote: 3 }).call(0, "f", &schema)
     }
 
     #[test]

@@ -14,11 +14,11 @@ use super::schema::{self, LeftOut};
 const MAX_TRIALS: usize = 64;
 
 /// Names of tools with those parts of their schemas that a grammar can enforce.
-pub(super) type Tools<'a> = Vec<(&'a str, Value)>;
+pub(super) type ToolSchemas<'a> = Vec<(&'a str, Value)>;
 
 /// Reads names with schemas as text; returns the tools and what their schemas lost. One that cannot
 /// be read, or costs too much, loses everything.
-pub(super) fn read_tools(calls: &[(String, String)]) -> (Tools<'_>, Vec<Relaxed>) {
+pub(super) fn read_tools(calls: &[(String, String)]) -> (ToolSchemas<'_>, Vec<Relaxed>) {
     let (mut tools, mut relaxed) = (Vec::with_capacity(calls.len()), Vec::new());
     for (name, text) in calls {
         let (schema, left_out) =
@@ -42,7 +42,7 @@ fn all_of_it() -> Vec<LeftOut> {
 /// A grammar of calls that may have to do without parts of the tools' schemas.
 pub(super) trait Relaxable<'a>: Sized {
     /// Returns the tools, and what their schemas have lost so far.
-    fn parts(&mut self) -> (&mut Tools<'a>, &mut Vec<Relaxed>);
+    fn parts(&mut self) -> (&mut ToolSchemas<'a>, &mut Vec<Relaxed>);
 
     /// Returns the grammar, and what it does not hold besides.
     ///

@@ -14,7 +14,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, filters, functions,
 use minijinja_contrib::pycompat;
 
 use super::clock::CalendarTime;
-use super::limits::{Budget, JsonStyle, MAX_STRING_BYTES, write_json};
+use super::limits::{JsonStyle, MAX_STRING_BYTES, RenderBudget, write_json};
 use crate::error::TextError;
 
 /// How much of its arguments a library filter pays for.
@@ -29,7 +29,7 @@ enum Price {
 }
 
 impl Price {
-    fn charge(self, budget: &Budget, arguments: &[Value]) -> Result<(), Error> {
+    fn charge(self, budget: &RenderBudget, arguments: &[Value]) -> Result<(), Error> {
         for argument in arguments {
             match self {
                 Self::Shallow => budget.charge_shallow(argument)?,
@@ -44,7 +44,7 @@ impl Price {
 /// Adds one of the engine's filters, with a price.
 fn add_priced<F, Rv, Args>(
     environment: &mut Environment<'_>,
-    budget: &Arc<Budget>,
+    budget: &Arc<RenderBudget>,
     name: &'static str,
     price: Price,
     filter: F,
@@ -66,7 +66,7 @@ fn add_priced<F, Rv, Args>(
 /// Fills an empty environment.
 pub(crate) fn install(
     environment: &mut Environment<'_>,
-    budget: &Arc<Budget>,
+    budget: &Arc<RenderBudget>,
     clock: Option<CalendarTime>,
 ) {
     install_priced(environment, budget);
@@ -79,7 +79,7 @@ pub(crate) fn install(
     });
 }
 
-fn install_priced(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+fn install_priced(environment: &mut Environment<'_>, budget: &Arc<RenderBudget>) {
     macro_rules! priced {
         ($price:ident: $($name:literal $filter:ident),+) => {
             $(add_priced(environment, budget, $name, Price::$price, filters::$filter);)+
@@ -94,7 +94,7 @@ fn install_priced(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     priced!(Sorted: "dictsort" dictsort, "sort" sort, "unique" unique);
 }
 
-fn install_own(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+fn install_own(environment: &mut Environment<'_>, budget: &Arc<RenderBudget>) {
     let own = Arc::clone(budget);
     environment.add_filter("replace", move |text: Value, from: Value, to: Value| {
         replace(&own, &text, &from, &to, None)
@@ -118,14 +118,14 @@ fn install_own(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
 }
 
-fn printed(budget: &Budget, value: &Value) -> Result<Value, Error> {
+fn printed(budget: &RenderBudget, value: &Value) -> Result<Value, Error> {
     let mut text = String::new();
     budget.print(&mut text, value)?;
     Ok(Value::from(text))
 }
 
 fn replace(
-    budget: &Budget,
+    budget: &RenderBudget,
     text: &Value,
     from: &Value,
     to: &Value,
@@ -141,7 +141,7 @@ fn replace(
     Ok(Value::from(spelled.replacen(&old, &new, count)))
 }
 
-fn join(budget: &Budget, list: &Value, separator: &Value) -> Result<Value, Error> {
+fn join(budget: &RenderBudget, list: &Value, separator: &Value) -> Result<Value, Error> {
     let (mut text, mut between) = (String::new(), String::new());
     budget.print(&mut between, separator)?;
     for (index, item) in list.try_iter()?.checked().enumerate() {
@@ -157,7 +157,7 @@ fn join(budget: &Budget, list: &Value, separator: &Value) -> Result<Value, Error
 /// The widest indentation: deeper ones only fill memory.
 const MAX_INDENT: usize = 64;
 
-fn bounded_indent(budget: &Budget, width: usize) -> Result<usize, Error> {
+fn bounded_indent(budget: &RenderBudget, width: usize) -> Result<usize, Error> {
     if width > MAX_INDENT {
         let limit = MAX_INDENT as u64;
         return Err(budget.refuse(TextError::TemplateLimit { what: "indentation", limit }));
@@ -178,7 +178,7 @@ fn split_arguments(arguments: &[Value]) -> Result<(&[Value], Kwargs), Error> {
 
 /// Does what Python's `json.dumps` does as Hugging Face's `tojson` calls it: no escapes for HTML,
 /// and all of Unicode as it is.
-fn to_json(budget: &Budget, value: &Value, rest: &[Value]) -> Result<Value, Error> {
+fn to_json(budget: &RenderBudget, value: &Value, rest: &[Value]) -> Result<Value, Error> {
     let (positional, options) = split_arguments(rest)?;
     let (indent,): (Option<Value>,) = from_args(positional)?;
     let indent = match indent {
@@ -205,7 +205,7 @@ fn to_json(budget: &Budget, value: &Value, rest: &[Value]) -> Result<Value, Erro
     Ok(Value::from(text))
 }
 
-fn indent(budget: &Budget, text: &Value, rest: &[Value]) -> Result<Value, Error> {
+fn indent(budget: &RenderBudget, text: &Value, rest: &[Value]) -> Result<Value, Error> {
     let (positional, options) = split_arguments(rest)?;
     let (width, first, blank): (Option<usize>, Option<bool>, Option<bool>) = from_args(positional)?;
     let width = width.or(options.get::<Option<usize>>("width")?).unwrap_or(4);
@@ -227,7 +227,7 @@ fn indent(budget: &Budget, text: &Value, rest: &[Value]) -> Result<Value, Error>
     Ok(Value::from(indented))
 }
 
-fn install_tests(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+fn install_tests(environment: &mut Environment<'_>, budget: &Arc<RenderBudget>) {
     environment.add_test("defined", tests::is_defined);
     environment.add_test("undefined", tests::is_undefined);
     environment.add_test("none", tests::is_none);
@@ -244,7 +244,7 @@ fn install_tests(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     environment.add_test("divisibleby", tests::is_divisibleby);
     environment.add_test("true", tests::is_true);
     environment.add_test("false", tests::is_false);
-    let equal = |budget: &Arc<Budget>, wanted: bool| {
+    let equal = |budget: &Arc<RenderBudget>, wanted: bool| {
         let own = Arc::clone(budget);
         move |a: Value, b: Value| -> Result<bool, Error> {
             own.charge_deep(&a)?;
@@ -268,7 +268,7 @@ fn install_tests(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
 
 fn install_functions(
     environment: &mut Environment<'_>,
-    budget: &Arc<Budget>,
+    budget: &Arc<RenderBudget>,
     clock: Option<CalendarTime>,
 ) {
     environment.add_function("range", functions::range);
@@ -295,7 +295,7 @@ fn install_functions(
 
 /// Calls one of Python's methods of strings, maps and lists.
 fn call_method(
-    budget: &Budget,
+    budget: &RenderBudget,
     state: &mut State,
     value: &Value,
     method: &str,
@@ -335,7 +335,7 @@ fn call_method(
 }
 
 /// Installs how the engine prints a value in `{{ }}`.
-pub(crate) fn install_formatter(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+pub(crate) fn install_formatter(environment: &mut Environment<'_>, budget: &Arc<RenderBudget>) {
     let own = Arc::clone(budget);
     environment.set_formatter(move |out, _state, value| {
         let mut text = String::new();

@@ -54,7 +54,7 @@ pub(crate) enum Purpose {
 }
 
 /// The account of one rendering.
-pub(crate) struct Budget {
+pub(crate) struct RenderBudget {
     steps: u64,
     nests: AtomicU64,
     work: AtomicU64,
@@ -64,7 +64,7 @@ pub(crate) struct Budget {
     reason: Mutex<Option<TextError>>,
 }
 
-impl Budget {
+impl RenderBudget {
     pub(crate) fn new(input_bytes: usize, purpose: Purpose) -> Self {
         let (share, input) = match purpose {
             Purpose::Prompt => (1, input_bytes as u64),
@@ -281,7 +281,7 @@ pub(crate) struct JsonStyle {
 
 /// Appends `value` as JSON.
 pub(crate) fn write_json(
-    budget: &Budget,
+    budget: &RenderBudget,
     text: &mut String,
     value: &Value,
     style: &JsonStyle,
@@ -327,7 +327,7 @@ pub(crate) fn write_json(
 }
 
 fn write_json_items(
-    budget: &Budget,
+    budget: &RenderBudget,
     text: &mut String,
     items: impl Iterator<Item = Result<(Option<Value>, Value), Error>>,
     brackets: (char, char),
@@ -380,7 +380,7 @@ fn json_string(string: &str, ascii: bool) -> String {
 }
 
 /// Returns the error of a rendering in this crate's terms.
-pub(super) fn render_error(error: &Error, budget: &Budget) -> TextError {
+pub(super) fn render_error(error: &Error, budget: &RenderBudget) -> TextError {
     if error.kind() == ErrorKind::OutOfFuel {
         return TextError::TemplateLimit { what: "steps", limit: budget.steps };
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, context};
 
-use super::limits::Budget;
+use super::limits::RenderBudget;
 
 pub(crate) const ADD: &str = "+";
 pub(crate) const MULTIPLY: &str = "*";
@@ -35,7 +35,7 @@ fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
-fn add(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value, Error> {
+fn add(budget: &RenderBudget, state: &State, a: Value, b: Value) -> Result<Value, Error> {
     if let (Some(left), Some(right)) = (a.as_str(), b.as_str()) {
         budget.charge_string(left.len() + right.len())?;
         return Ok(Value::from([left, right].concat()));
@@ -53,7 +53,7 @@ fn add(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value, Erro
     evaluate(state, "a + b", context! { a, b })
 }
 
-fn multiply(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value, Error> {
+fn multiply(budget: &RenderBudget, state: &State, a: Value, b: Value) -> Result<Value, Error> {
     for (value, count) in [(&a, &b), (&b, &a)] {
         // The engine refuses a value that is not a count.
         let count = count.as_usize().unwrap_or(0);
@@ -67,7 +67,7 @@ fn multiply(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value,
     evaluate(state, "a * b", context! { a, b })
 }
 
-fn concatenate(budget: &Budget, a: &Value, b: &Value) -> Result<Value, Error> {
+fn concatenate(budget: &RenderBudget, a: &Value, b: &Value) -> Result<Value, Error> {
     let mut text = String::new();
     budget.print(&mut text, a)?;
     budget.print(&mut text, b)?;
@@ -75,7 +75,7 @@ fn concatenate(budget: &Budget, a: &Value, b: &Value) -> Result<Value, Error> {
 }
 
 /// Pays for comparing two values.
-fn charge_pair(budget: &Budget, a: &Value, b: &Value) -> Result<(), Error> {
+fn charge_pair(budget: &RenderBudget, a: &Value, b: &Value) -> Result<(), Error> {
     if let (Some(left), Some(right)) = (a.as_str(), b.as_str()) {
         return budget.charge(1 + left.len().min(right.len()));
     }
@@ -83,7 +83,7 @@ fn charge_pair(budget: &Budget, a: &Value, b: &Value) -> Result<(), Error> {
     budget.charge_deep(b)
 }
 
-fn slice(budget: &Budget, state: &State, arguments: Rest<Value>) -> Result<Value, Error> {
+fn slice(budget: &RenderBudget, state: &State, arguments: Rest<Value>) -> Result<Value, Error> {
     let [value, start, stop, step] =
         <[Value; 4]>::try_from(arguments.0).map_err(|_| Error::from(ErrorKind::MissingArgument))?;
     budget.charge_shallow(&value)?;
@@ -117,7 +117,7 @@ fn is_of_engine(value: &Value) -> bool {
     })
 }
 
-fn item(budget: &Budget, value: &Value, key: &Value) -> Result<Value, Error> {
+fn item(budget: &RenderBudget, value: &Value, key: &Value) -> Result<Value, Error> {
     if !is_plain(key) || (is_of_engine(value) && key.as_str() == Some("changed")) {
         return if key.is_undefined() && !value.is_undefined() {
             Ok(Value::UNDEFINED)
@@ -136,7 +136,7 @@ fn item(budget: &Budget, value: &Value, key: &Value) -> Result<Value, Error> {
 }
 
 /// Makes a map literal.
-fn map(budget: &Budget, arguments: Rest<Value>) -> Result<Value, Error> {
+fn map(budget: &RenderBudget, arguments: Rest<Value>) -> Result<Value, Error> {
     let mut entries: Vec<(Value, Value)> = Vec::with_capacity(arguments.len() / 2);
     let mut arguments = arguments.0.into_iter();
     while let (Some(key), Some(value)) = (arguments.next(), arguments.next()) {
@@ -155,7 +155,7 @@ fn map(budget: &Budget, arguments: Rest<Value>) -> Result<Value, Error> {
 
 /// Refuses to store a namespace or a function in a namespace: such a cycle
 /// would never be freed.
-fn storable(budget: &Budget, value: Value) -> Result<Value, Error> {
+fn storable(budget: &RenderBudget, value: Value) -> Result<Value, Error> {
     budget.walk(&value, 0, &mut |part| {
         budget.charge(if part.as_object().is_some() { 16 } else { 2 })?;
         if is_of_engine(part) {
@@ -172,7 +172,7 @@ fn storable(budget: &Budget, value: Value) -> Result<Value, Error> {
 type Comparison = fn(&Value, &Value) -> bool;
 
 /// Makes the operators known to `environment`.
-pub(crate) fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
+pub(crate) fn install(environment: &mut Environment<'_>, budget: &Arc<RenderBudget>) {
     let account = || Arc::clone(budget);
     let own = account();
     environment.add_filter(ADD, move |s: &State, a: Value, b: Value| add(&own, s, a, b));

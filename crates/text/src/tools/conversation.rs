@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::history::{Made, calls_of, is_result, result_name};
+use super::history::{EarlierCall, calls_of, is_result, result_name};
 use super::tool::declaration;
 use super::{ToolChoice, ToolError, Tools};
 use crate::template::{Content, Message, Part};
@@ -122,7 +122,7 @@ fn call_message(
     }
     message.extra.shift_remove("tool_calls");
     let mut written = Vec::with_capacity(calls.len());
-    for (call, Made { id, name, arguments }) in calls.into_iter().enumerate() {
+    for (call, EarlierCall { id, name, arguments }) in calls.into_iter().enumerate() {
         let spelled = Value::from(name.as_str());
         written.push(format!("{{\"name\": {spelled}, \"parameters\": {arguments}}}"));
         if let Some(id) = id {

@@ -9,7 +9,7 @@ use crate::template::Message;
 use crate::vocabulary::shortened;
 
 /// A call that an earlier message made.
-pub(crate) struct Made {
+pub(crate) struct EarlierCall {
     pub(crate) id: Option<String>,
     pub(crate) name: String,
     /// The text of a JSON object, as it came. Another model may have broken off in it, or written
@@ -17,7 +17,7 @@ pub(crate) struct Made {
     pub(crate) arguments: String,
 }
 
-impl Made {
+impl EarlierCall {
     /// Returns the arguments as JSON: an object, or else their text.
     pub(crate) fn value(&self) -> Value {
         match serde_json::from_str::<Map<String, Value>>(&self.arguments) {
@@ -31,7 +31,7 @@ impl Made {
 ///
 /// # Errors
 /// Returns a [`ToolError`] for calls of a wrong shape.
-pub(crate) fn calls_of(place: &str, message: &Message) -> Result<Vec<Made>, ToolError> {
+pub(crate) fn calls_of(place: &str, message: &Message) -> Result<Vec<EarlierCall>, ToolError> {
     let calls = match message.extra.get("tool_calls") {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(calls)) => calls,
@@ -57,7 +57,7 @@ pub(crate) fn calls_of(place: &str, message: &Message) -> Result<Vec<Made>, Tool
             Some(Value::String(text)) => text.clone(),
             Some(value) => value.to_string(),
         };
-        Ok(Made { id, name: name.to_owned(), arguments })
+        Ok(EarlierCall { id, name: name.to_owned(), arguments })
     };
     calls.iter().enumerate().map(read).collect()
 }

@@ -18,11 +18,11 @@ use trine_session::statistics::Summary;
 use trine_session::{ModelLibrary, Options, Session, Sizes, Source, find};
 
 use super::bench_choosing::Choosing;
-use super::bench_drafts::{self, Accepting, Drafted, Reader, Script, Scripted, Text};
+use super::bench_drafts::{self, Accepting, Drafted, Script, ScriptDrafter, Scripted, Text};
 use super::bench_energy::{self, Used};
 use super::bench_pictures;
 use super::bench_report::{Measured, Report, describe, drafts_table};
-use super::bench_runs::{Kind, Means, Round, Run, Test, one};
+use super::bench_runs::{BenchRun, Means, Round, Test, TestKind, one};
 use super::bench_steps;
 use crate::callbacks::tell;
 use crate::cli::BenchArgs;
@@ -58,7 +58,7 @@ pub(crate) fn run(set: &Settings, args: BenchArgs, verbose: bool) -> Result<()> 
     let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
     let guesses = Guesses::new(set, &args, &source)?;
     let choosing = Choosing::new(&args.choosing, || source.open(settings.quantize))?;
-    if choosing.is_some() && !tests.iter().any(|test| test.kind == Kind::Generate) {
+    if choosing.is_some() && !tests.iter().any(|test| test.kind == TestKind::Generate) {
         return Err(usage("how tokens are chosen has no effect with -n 0; leave it out"));
     }
     let mut session = guesses.open(library, &source, &settings, sizes)?;
@@ -173,7 +173,7 @@ impl Guesses {
             |program| -> Box<dyn Program> { Box::new(Scripted::new(program, Script::Numbers)) };
         let mut session =
             Session::open_with(library, source, settings, sizes, &Drafting::default(), script)?;
-        let reader = Box::new(Reader::new(acceptance, session.engine.vocabulary()));
+        let reader = Box::new(ScriptDrafter::new(acceptance, session.engine.vocabulary()));
         session.engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
         Ok(session)
     }
@@ -271,8 +271,8 @@ fn step_times(
         let plan = &session.engine.program().facts().plan;
         let together = together(std::slice::from_ref(&run));
         let workload = match test.kind {
-            Kind::Generate => Workload::decode(together, test.depth + test.tokens / 2, kv),
-            Kind::Prompt => {
+            TestKind::Generate => Workload::decode(together, test.depth + test.tokens / 2, kv),
+            TestKind::Prompt => {
                 let sequences = (together / test.tokens).max(1);
                 let tokens = together / sequences;
                 Workload { sequences, tokens, context: 0, outputs: sequences, kv }
@@ -304,7 +304,7 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     for &batch in &args.batch {
         let prompts = args.prompt.iter().filter(|&&tokens| tokens > 0);
-        let kind = Kind::Prompt;
+        let kind = TestKind::Prompt;
         let plain = Test { kind, tokens: 0, batch, depth: 0, is_drafted: false, is_guided: false };
         tests.extend(prompts.map(|&tokens| Test { tokens, ..plain }));
         let has_text = has_draft && args.accept.is_empty();
@@ -312,7 +312,7 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
         for &depth in &args.depth {
             // A text goes on only from a beginning.
             let depth = if has_text && depth == 0 { bench_drafts::PROMPT } else { depth };
-            let kind = Kind::Generate;
+            let kind = TestKind::Generate;
             for &tokens in args.generate.iter().filter(|&&tokens| tokens > 0) {
                 tests.extend(drafts.iter().map(|&is_drafted| Test {
                     kind,
@@ -365,11 +365,11 @@ fn measure(
     guesses: &Guesses,
     mut bandwidth: Option<&mut Yardstick>,
     means: Means<'_>,
-) -> Result<(Vec<Vec<Run>>, Vec<f64>)> {
+) -> Result<(Vec<Vec<BenchRun>>, Vec<f64>)> {
     let repeats = usize::from(args.repeats);
     // Each test measures either prompts or decoding sequences, not their effect on each other.
     engine.set_pacing(false);
-    let mut runs: Vec<Vec<Run>> = tests.iter().map(|_| Vec::with_capacity(repeats)).collect();
+    let mut runs: Vec<Vec<BenchRun>> = tests.iter().map(|_| Vec::with_capacity(repeats)).collect();
     let mut reads = Vec::new();
     let progress = terminal::stderr_is_terminal().then(|| {
         let bar = indicatif::ProgressBar::new(((repeats + 1) * tests.len()) as u64);
@@ -408,18 +408,18 @@ fn report(
     settings: &Options,
     sensors: &Sensors,
     tests: &[Test],
-    runs: &[Vec<Run>],
+    runs: &[Vec<BenchRun>],
     reads: Vec<f64>,
 ) -> Report {
     let read_bandwidth_summary = Summary::of(&reads);
     let limit = read_bandwidth_summary.as_ref().map(|summary| summary.median);
-    let speeds = |runs: &Vec<Run>| runs.iter().map(Run::speed).collect::<Vec<f64>>();
+    let speeds = |runs: &Vec<BenchRun>| runs.iter().map(BenchRun::speed).collect::<Vec<f64>>();
     let plain = |test: &Test| {
         let same = Test { is_drafted: false, ..*test };
         let at = tests.iter().position(|test| *test == same)?;
         Some(Summary::of(&speeds(&runs[at]))?.median)
     };
-    let measured = |(test, runs): (&Test, &Vec<Run>)| {
+    let measured = |(test, runs): (&Test, &Vec<BenchRun>)| {
         let speeds = speeds(runs);
         let summary = Summary::of(&speeds)?;
         let (bytes, operations) = cost_per_token(session, *test, runs);
@@ -455,7 +455,7 @@ fn report(
 }
 
 /// Returns how many tokens a step of some runs has on average, at least one.
-fn together(runs: &[Run]) -> usize {
+fn together(runs: &[BenchRun]) -> usize {
     let tokens: usize = runs.iter().map(|run| run.tokens).sum();
     let steps: usize = runs.iter().map(|run| run.steps).sum();
     ((tokens as f64 / steps.max(1) as f64).round() as usize).max(1)
@@ -464,7 +464,7 @@ fn together(runs: &[Run]) -> usize {
 /// Returns the bytes from memory and the operations for each token of a test, computed from the
 /// Plan. A step generates `together` tokens: all sequences', or fewer where several steps are in
 /// flight.
-fn cost_per_token(session: &Session, test: Test, runs: &[Run]) -> (f64, f64) {
+fn cost_per_token(session: &Session, test: Test, runs: &[BenchRun]) -> (f64, f64) {
     let together = together(runs);
     let plan = &session.engine.program().facts().plan;
     let kv = session.engine.program().facts().options.kv;
@@ -475,8 +475,8 @@ fn cost_per_token(session: &Session, test: Test, runs: &[Run]) -> (f64, f64) {
         operations += cost.operations;
     };
     match test.kind {
-        Kind::Generate if test.is_drafted => {
-            let sum = |count: fn(&Run) -> usize| runs.iter().map(count).sum::<usize>() as f64;
+        TestKind::Generate if test.is_drafted => {
+            let sum = |count: fn(&BenchRun) -> usize| runs.iter().map(count).sum::<usize>() as f64;
             let steps = sum(|run| run.steps).max(1.0);
             // Rows of a step: a token of each sequence that was not guessed, and the guesses.
             let rows = sum(|run| run.tokens - run.guesses.1) + sum(|run| run.guesses.0);
@@ -487,11 +487,11 @@ fn cost_per_token(session: &Session, test: Test, runs: &[Run]) -> (f64, f64) {
             let each = sum(|run| run.tokens) / steps;
             (bytes as f64 / each, operations as f64 / each)
         }
-        Kind::Generate => {
+        TestKind::Generate => {
             add(Workload::decode(together, test.depth + test.tokens / 2, kv));
             (bytes as f64 / together as f64, operations as f64 / together as f64)
         }
-        Kind::Prompt => {
+        TestKind::Prompt => {
             // Prompts are read one after another in steps of the engine's width.
             let width = session.engine.program().facts().options.width.tokens;
             for context in (0..test.tokens).step_by(width) {
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(
             tests[0],
             Test {
-                kind: Kind::Prompt,
+                kind: TestKind::Prompt,
                 tokens: 512,
                 batch: 1,
                 depth: 0,

@@ -17,7 +17,7 @@ use trine_session::model_source::Source;
 use trine_session::vocabulary::tokenizer;
 use trine_text::Specials;
 
-use super::bench_runs::Run;
+use super::bench_runs::BenchRun;
 use super::eval::read_text;
 use crate::output;
 
@@ -68,11 +68,11 @@ pub(super) struct Drafted {
 
 impl Drafted {
     /// Returns what guesses did; `speeds` are the medians with and without them.
-    pub(super) fn of(runs: &[Run], speeds: (f64, Option<f64>)) -> Self {
-        let sum = |count: fn(&Run) -> usize| runs.iter().map(count).sum::<usize>();
+    pub(super) fn of(runs: &[BenchRun], speeds: (f64, Option<f64>)) -> Self {
+        let sum = |count: fn(&BenchRun) -> usize| runs.iter().map(count).sum::<usize>();
         let (tokens, steps) = (sum(|run| run.tokens), sum(|run| run.steps).max(1) as f64);
         let (drafted, accepted) = (sum(|run| run.guesses.0), sum(|run| run.guesses.1));
-        let seconds = |of: fn(&Run) -> f64| runs.iter().map(of).sum::<f64>() / steps;
+        let seconds = |of: fn(&BenchRun) -> f64| runs.iter().map(of).sum::<f64>() / steps;
         Self {
             drafted_tokens: drafted,
             accepted_tokens: accepted,
@@ -278,13 +278,13 @@ impl Random {
 }
 
 /// Knows the script, and is wrong now and then.
-pub(super) struct Reader {
+pub(super) struct ScriptDrafter {
     acceptance: f64,
     vocabulary: usize,
     random: Random,
 }
 
-impl Reader {
+impl ScriptDrafter {
     /// Creates one whose guesses are right with probability `acceptance`.
     pub(super) fn new(acceptance: f64, vocabulary: usize) -> Self {
         Self { acceptance, vocabulary, random: Random(1) }
@@ -341,7 +341,7 @@ impl Drafter for Accepting {
     }
 }
 
-impl Drafter for Reader {
+impl Drafter for ScriptDrafter {
     fn draft(
         &mut self,
         _: &mut Target<'_>,
@@ -365,23 +365,23 @@ mod tests {
     use trine_engine::{Drafts, Engine, Request, Update};
 
     use super::super::bench_runs::fake::{Fake, options};
-    use super::super::bench_runs::{Kind, Means, Round, Test, one};
+    use super::super::bench_runs::{Means, Round, Test, TestKind, one};
     use super::*;
     use crate::interrupt::Watch;
     use trine_session::energy::Sensors;
 
-    fn runs(acceptance: f64, batch: usize) -> Run {
+    fn runs(acceptance: f64, batch: usize) -> BenchRun {
         let mut sizes = options(400, batch, 64);
         sizes.width.outputs = 64;
         let program = Scripted::new(Box::new(Fake::new(sizes, &[20])), Script::Numbers);
         let vocabulary = program.facts().plan.output(0).columns;
         let mut engine = Engine::from_program(Box::new(program));
         engine.set_pacing(false);
-        let reader = Box::new(Reader::new(acceptance, vocabulary));
+        let reader = Box::new(ScriptDrafter::new(acceptance, vocabulary));
         engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
         engine.set_guesses(Some(4));
         let test = Test {
-            kind: Kind::Generate,
+            kind: TestKind::Generate,
             tokens: 100,
             batch,
             depth: 0,
@@ -425,7 +425,7 @@ mod tests {
         engine.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
         engine.set_guesses(Some(4));
         let test = Test {
-            kind: Kind::Generate,
+            kind: TestKind::Generate,
             tokens: 190,
             batch: 2,
             depth: 0,

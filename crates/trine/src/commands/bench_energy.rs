@@ -3,7 +3,7 @@
 use serde::Serialize;
 use trine_session::statistics::Summary;
 
-use super::bench_runs::{Run, Test};
+use super::bench_runs::{BenchRun, Test};
 use crate::output;
 use crate::terminal;
 use trine_session::energy::Sensor;
@@ -22,7 +22,7 @@ pub(super) struct Used {
 
 impl Used {
     /// Returns what each sensor measured; nothing for a sensor that always failed.
-    pub(super) fn of(sensors: &[Sensor], runs: &[Run]) -> Vec<Self> {
+    pub(super) fn of(sensors: &[Sensor], runs: &[BenchRun]) -> Vec<Self> {
         let used = |(index, sensor): (usize, &Sensor)| {
             let measured = runs.iter().filter_map(|run| {
                 let energy = run.energy.as_ref()?;
@@ -80,7 +80,7 @@ pub(super) fn table<'a>(
 mod tests {
     use std::path::Path;
 
-    use super::super::bench_runs::Kind;
+    use super::super::bench_runs::TestKind;
     use super::*;
     use trine_session::energy::{Energy, Sensors};
 
@@ -104,9 +104,9 @@ mod tests {
     }
 
     /// Returns a run that took half of the time in which its energy was measured.
-    fn run(tokens: usize, seconds: f64, joules: [Option<f64>; 2]) -> Run {
+    fn run(tokens: usize, seconds: f64, joules: [Option<f64>; 2]) -> BenchRun {
         let energy = Some(Energy { seconds, joules: joules.to_vec() });
-        Run { tokens, seconds: seconds / 2.0, energy, ..Run::default() }
+        BenchRun { tokens, seconds: seconds / 2.0, energy, ..BenchRun::default() }
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
             run(10, 2.0, [Some(40.0), None]),
             run(10, 2.0, [Some(60.0), None]),
             run(20, 4.0, [Some(160.0), None]),
-            Run { tokens: 5, ..Run::default() },
+            BenchRun { tokens: 5, ..BenchRun::default() },
         ];
         let used = Used::of(&sensors(), &runs);
         assert_eq!(used.len(), 1, "a sensor that always failed is left out");
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn the_table_has_a_row_for_each_sensor() {
         let test = Test {
-            kind: Kind::Generate,
+            kind: TestKind::Generate,
             tokens: 10,
             batch: 2,
             depth: 0,

@@ -18,7 +18,7 @@ use trine_session::energy::{Energy, Metering, Sensors};
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(super) enum TestKind {
     /// Reading prompts.
     Prompt,
     /// Writing tokens one by one.
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Test {
-    pub(super) kind: Kind,
+    pub(super) kind: TestKind,
     /// The number of tokens of each sequence.
     pub(super) tokens: usize,
     /// The number of sequences at once.
@@ -97,8 +97,8 @@ impl Test {
     /// Returns the positions that a sequence needs in steps of at most `rows` rows.
     pub(super) fn positions(self, rows: usize) -> usize {
         match self.kind {
-            Kind::Prompt => self.tokens,
-            Kind::Generate => self.depth.max(1) + self.most_tokens() + self.ahead(rows),
+            TestKind::Prompt => self.tokens,
+            TestKind::Generate => self.depth.max(1) + self.most_tokens() + self.ahead(rows),
         }
     }
 
@@ -115,8 +115,8 @@ impl Test {
 
     pub(super) fn name(self) -> String {
         let kind = match self.kind {
-            Kind::Prompt => "prompt",
-            Kind::Generate => "generate",
+            TestKind::Prompt => "prompt",
+            TestKind::Generate => "generate",
         };
         let depth =
             if self.depth > 0 { format!(" at depth {}", self.depth) } else { String::new() };
@@ -156,7 +156,7 @@ impl Test {
 
 /// What a run took.
 #[derive(Debug, Default)]
-pub(super) struct Run {
+pub(super) struct BenchRun {
     /// The tokens of all sequences.
     pub(super) tokens: usize,
     pub(super) seconds: f64,
@@ -172,7 +172,7 @@ pub(super) struct Run {
     pub(super) profile: Vec<f64>,
 }
 
-impl Run {
+impl BenchRun {
     /// Returns tokens per second over all sequences.
     pub(super) fn speed(&self) -> f64 {
         self.tokens as f64 / self.seconds
@@ -199,11 +199,11 @@ pub(super) fn one(
     test: Test,
     round: Round<'_>,
     means: Means<'_>,
-) -> Result<Run> {
+) -> Result<BenchRun> {
     engine.forget();
     let run = match test.kind {
-        Kind::Prompt => read_prompts(engine, test, round, means)?,
-        Kind::Generate => write_tokens(engine, test, round, means)?,
+        TestKind::Prompt => read_prompts(engine, test, round, means)?,
+        TestKind::Generate => write_tokens(engine, test, round, means)?,
     };
     // What was cancelled ends; after an error nothing is waited for.
     while !engine.is_idle() {
@@ -217,7 +217,7 @@ fn read_prompts(
     test: Test,
     round: Round<'_>,
     means: Means<'_>,
-) -> Result<Run> {
+) -> Result<BenchRun> {
     let begin = Begin::now(engine, means)?;
     for index in 0..test.batch {
         submit(engine, test, (round, None), index, (test.tokens, 1))?;
@@ -236,7 +236,7 @@ fn write_tokens(
     test: Test,
     round: Round<'_>,
     means: Means<'_>,
-) -> Result<Run> {
+) -> Result<BenchRun> {
     let prompt = test.depth.max(1);
     if prompt > 1 {
         // The prompts are read before any sequence writes, so that all begin together.
@@ -307,7 +307,7 @@ impl Begin {
     }
 
     /// Ends what is measured, in which `tokens` passed.
-    fn run(self, engine: &mut Engine, tokens: usize) -> Result<Run> {
+    fn run(self, engine: &mut Engine, tokens: usize) -> Result<BenchRun> {
         let seconds = self.at.elapsed().as_secs_f64();
         let energy = self.metering.and_then(Metering::stop);
         let profile = if self.profile { engine.profile(false)? } else { Vec::new() };
@@ -316,7 +316,7 @@ impl Begin {
         let guesses = (since(|s| s.drafted_tokens), since(|s| s.accepted_tokens));
         let draft_seconds = after.draft_seconds - before.draft_seconds;
         let steps = since(|s| s.steps);
-        Ok(Run { tokens, seconds, steps, guesses, draft_seconds, energy, profile })
+        Ok(BenchRun { tokens, seconds, steps, guesses, draft_seconds, energy, profile })
     }
 }
 
@@ -373,12 +373,12 @@ mod tests {
     use super::*;
 
     fn generate(batch: usize, tokens: usize, depth: usize) -> Test {
-        let kind = Kind::Generate;
+        let kind = TestKind::Generate;
         Test { kind, tokens, batch, depth, is_drafted: false, is_guided: false }
     }
 
     fn prompt(batch: usize, tokens: usize) -> Test {
-        Test { kind: Kind::Prompt, ..generate(batch, tokens, 0) }
+        Test { kind: TestKind::Prompt, ..generate(batch, tokens, 0) }
     }
 
     /// An engine with exactly the room that a test needs.
@@ -392,7 +392,7 @@ mod tests {
     }
 
     /// Runs a test on a machine without sensors.
-    fn run(engine: &mut Engine, test: Test, profile: bool) -> Run {
+    fn run(engine: &mut Engine, test: Test, profile: bool) -> BenchRun {
         let sensors = Sensors::default();
         let means = Means { watch: &Watch::new(), profile, sensors: &sensors, choosing: None };
         one(engine, test, Round::default(), means).unwrap()

@@ -9,15 +9,17 @@ use crate::{output, terminal};
 
 /// The tensors of one element format.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Format {
+pub(super) struct FormatTotals {
     tensors: usize,
     elements: u64,
     bytes: u64,
 }
 
 /// Counts tensors by their formats.
-pub(super) fn of<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> BTreeMap<&'static str, Format> {
-    let mut formats: BTreeMap<&'static str, Format> = BTreeMap::new();
+pub(super) fn of<'a>(
+    tensors: impl Iterator<Item = &'a Tensor>,
+) -> BTreeMap<&'static str, FormatTotals> {
+    let mut formats: BTreeMap<&'static str, FormatTotals> = BTreeMap::new();
     for tensor in tensors {
         let format = formats.entry(tensor.dtype().name()).or_default();
         format.tensors += 1;
@@ -28,8 +30,8 @@ pub(super) fn of<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> BTreeMap<&'st
 }
 
 /// Describes the formats of tensors, a line for each.
-pub(super) fn describe(formats: &BTreeMap<&'static str, Format>) -> Vec<String> {
-    let line = |(name, format): (&&str, &Format)| {
+pub(super) fn describe(formats: &BTreeMap<&'static str, FormatTotals>) -> Vec<String> {
+    let line = |(name, format): (&&str, &FormatTotals)| {
         format!("format       {name}: {} tensors, {}", format.tensors, output::bytes(format.bytes))
     };
     formats.iter().map(line).collect()

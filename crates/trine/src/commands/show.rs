@@ -20,7 +20,7 @@ use trine_session::tower;
 use trine_session::vocabulary;
 use trine_weights::Tensor;
 
-use super::formats::{self, Format};
+use super::formats::{self, FormatTotals};
 use super::show_draft;
 use crate::cli::{Placement, ShowArgs};
 use crate::options;
@@ -57,7 +57,7 @@ struct Report {
     head_dim: usize,
     vocabulary: usize,
     tied: bool,
-    formats: BTreeMap<&'static str, Format>,
+    formats: BTreeMap<&'static str, FormatTotals>,
     text: Option<TextFacts>,
     text_problem: Option<String>,
     defaults: GenerationDefaults,

@@ -9,7 +9,7 @@ use trine_model::{Assistant, AssistantConfig, AttentionKind};
 use trine_session::assistants::{Training, size_of};
 use trine_session::model_source::Source;
 
-use super::formats::{self, Format};
+use super::formats::{self, FormatTotals};
 use crate::cli::ShowArgs;
 use crate::output;
 
@@ -35,7 +35,7 @@ struct Report {
     vocabulary: usize,
     /// The clusters of its output matrix, and how many the makers search; `None` without any.
     clusters: Option<[usize; 2]>,
-    formats: BTreeMap<&'static str, Format>,
+    formats: BTreeMap<&'static str, FormatTotals>,
 }
 
 /// Describes a draft.

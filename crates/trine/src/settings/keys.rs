@@ -7,13 +7,13 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     /// The default, in words.
     pub(crate) default: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: SettingKind,
     pub(super) place: OptionGroup,
 }
 
 /// The form of a value in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SettingKind {
     Text,
     Path,
     Number,
@@ -37,14 +37,14 @@ pub(super) enum OptionGroup {
     Client,
 }
 
-impl Kind {
+impl SettingKind {
     pub(super) fn expected(self) -> &'static str {
         match self {
-            Kind::Text | Kind::Path => "a text in quotes",
-            Kind::Number => "a number",
-            Kind::Size => "a number, or a text in quotes such as \"24G\"",
-            Kind::Switch => "true or false",
-            Kind::Texts => "a text in quotes, or a list of texts",
+            SettingKind::Text | SettingKind::Path => "a text in quotes",
+            SettingKind::Number => "a number",
+            SettingKind::Size => "a number, or a text in quotes such as \"24G\"",
+            SettingKind::Switch => "true or false",
+            SettingKind::Texts => "a text in quotes, or a list of texts",
         }
     }
 }
@@ -71,7 +71,7 @@ impl Key {
     /// Returns a value as it would be typed; `None` for a switch that is off.
     pub(super) fn typed(&self, text: &str) -> Option<String> {
         match self.kind {
-            Kind::Switch => (text == "true").then(|| format!("--{}", self.option())),
+            SettingKind::Switch => (text == "true").then(|| format!("--{}", self.option())),
             _ => Some(format!("--{}={text}", self.option())),
         }
     }
@@ -82,14 +82,19 @@ pub(super) fn is_section(name: &str) -> bool {
     KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
-const fn key(name: &'static str, kind: Kind, place: OptionGroup, default: &'static str) -> Key {
+const fn key(
+    name: &'static str,
+    kind: SettingKind,
+    place: OptionGroup,
+    default: &'static str,
+) -> Key {
     Key { name, kind, place, default }
 }
 
 /// All settings, in the order in which `trine config` prints them.
 pub(crate) const KEYS: [Key; 45] = {
-    use Kind::{Number, Path, Size, Switch, Text, Texts};
     use OptionGroup::{Client, Program, Run, Serve};
+    use SettingKind::{Number, Path, Size, Switch, Text, Texts};
     [
         key("model", Text, Program, "demo"),
         key("store", Path, Program, "trine/models in the user's data folder"),

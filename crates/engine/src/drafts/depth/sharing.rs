@@ -37,7 +37,7 @@ impl Chance {
 
 /// Finds the best number of guesses for each sequence. Keeps its buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Sharing {
+pub(crate) struct DepthSharing {
     /// By sequence: its guesses.
     depths: Vec<usize>,
     /// By sequence: whether its guesses are the drafter's.
@@ -60,7 +60,7 @@ struct Best {
     speed: f64,
 }
 
-impl Sharing {
+impl DepthSharing {
     /// Gives rows one by one to the guess with the largest gain, which is the probability that it
     /// and those before it are right, and stops at the number of guesses with the most tokens per
     /// second. The step has `rows` rows without guesses and room for `free` more.

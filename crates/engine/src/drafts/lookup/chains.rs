@@ -1,8 +1,8 @@
 //! Places of a list of tokens by the [`LEAST`] tokens that stand there.
 
 /// The fewest tokens of a match. Short matches are often wrong, but acceptance is kept by length
-/// ([`Found::kind`](super::Found::kind)), so that they are followed only where they pay. Steps then
-/// give more tokens, in programs and in documents, than with matches of three and more.
+/// ([`LookupHit::kind`](super::LookupHit::kind)), so that they are followed only where they pay.
+/// Steps then give more tokens, in programs and in documents, than with matches of three and more.
 pub(super) const LEAST: usize = 2;
 /// The most earlier places that a search looks at.
 pub(super) const PLACES: usize = 16;

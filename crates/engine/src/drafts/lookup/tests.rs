@@ -27,7 +27,7 @@ fn ask(id: u64, tokens: &[u32], most: usize) -> Ask<'_> {
     }
 }
 
-fn guess(lookup: &mut Lookup, ask: &Ask<'_>) -> (Option<Found>, Vec<u32>) {
+fn guess(lookup: &mut Lookup, ask: &Ask<'_>) -> (Option<LookupHit>, Vec<u32>) {
     let mut guesses = vec![7];
     let found = lookup.guess(ask, &mut guesses);
     assert_eq!(guesses.remove(0), 7, "they are appended");
@@ -36,12 +36,12 @@ fn guess(lookup: &mut Lookup, ask: &Ask<'_>) -> (Option<Found>, Vec<u32>) {
     (found, guesses)
 }
 
-fn own(length: usize) -> Option<Found> {
-    Some(Found { source: Source::Own, length })
+fn own(length: usize) -> Option<LookupHit> {
+    Some(LookupHit { source: LookupSource::Own, length })
 }
 
-fn earlier(length: usize) -> Option<Found> {
-    Some(Found { source: Source::Earlier, length })
+fn earlier(length: usize) -> Option<LookupHit> {
+    Some(LookupHit { source: LookupSource::Earlier, length })
 }
 
 /// Returns the end and length of the longest match of the end of `tokens`, the latest of several,
@@ -254,8 +254,8 @@ fn matches_are_compared_up_to_a_bound() {
 
 #[test]
 fn kinds_are_by_source_and_length() {
-    let kinds = |of: fn(usize) -> Option<Found>| {
-        [2, 3, 5, 6, 11, 12, LONGEST].map(|length| of(length).map(Found::kind))
+    let kinds = |of: fn(usize) -> Option<LookupHit>| {
+        [2, 3, 5, 6, 11, 12, LONGEST].map(|length| of(length).map(LookupHit::kind))
     };
     assert_eq!(kinds(own), [0, 1, 1, 2, 2, 3, 3].map(Some));
     assert_eq!(kinds(earlier), [4, 5, 5, 6, 6, 7, 7].map(Some));

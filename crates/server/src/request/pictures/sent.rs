@@ -366,7 +366,7 @@ impl Sent {
     pub(crate) fn soft_tokens(
         &mut self,
         pictures: &Pictures,
-        limits: &trine_engine::Limits,
+        limits: &trine_engine::RequestLimits,
     ) -> Result<Vec<usize>, ApiError> {
         let most = limits.picture.ok_or(EngineError::NoPictures)?;
         let mut counts = Vec::with_capacity(self.pictures.len());

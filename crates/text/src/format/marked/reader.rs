@@ -24,9 +24,9 @@ const CHANNEL: &str = "thought";
 /// Space between thoughts and calls is dropped, and so are marks that end nothing. Thoughts have a
 /// line break between them, and so have words, unless the model has put a space there.
 #[derive(Debug, Clone)]
-pub(super) struct Reader {
+pub(super) struct MarkedReader {
     marks: Marks,
-    calls: Calls,
+    calls: CallForm,
     place: MarkedState,
     /// Text that is held back.
     held: String,
@@ -41,7 +41,7 @@ pub(super) struct Reader {
 
 /// How calls come.
 #[derive(Debug, Clone)]
-pub(super) enum Calls {
+pub(super) enum CallForm {
     /// Not at all.
     None,
     /// Between marks.
@@ -68,9 +68,9 @@ enum MarkedState {
     Call(Vec<Bit>),
 }
 
-impl Reader {
+impl MarkedReader {
     /// Creates a reader, with `in_thought` of a reply that begins in a thought.
-    pub(super) fn new(marks: Marks, calls: Calls, in_thought: bool) -> Self {
+    pub(super) fn new(marks: Marks, calls: CallForm, in_thought: bool) -> Self {
         let place = match in_thought {
             true => MarkedState::Thought { begun: false },
             false => MarkedState::Start { after_mark: false },
@@ -91,7 +91,7 @@ impl Reader {
     /// Adds words, in which there may be calls.
     fn say(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
         let said = match &mut self.calls {
-            Calls::Told(parser) => {
+            CallForm::Told(parser) => {
                 let said = parser.push(&text);
                 self.done = parser.is_done();
                 said
@@ -223,7 +223,7 @@ impl Reader {
         }
         // Space before a mark is no part of the words, nor of a thought.
         self.held.clear();
-        if let Calls::Told(parser) = &mut self.calls {
+        if let CallForm::Told(parser) = &mut self.calls {
             let said = parser.interrupt();
             self.give(said, parts);
         }
@@ -243,8 +243,8 @@ impl Reader {
     fn call(&mut self, bits: &[Bit], parts: &mut Vec<ReplyPart>) -> bool {
         let Some((name, arguments)) = read_call(bits) else { return false };
         match &mut self.calls {
-            Calls::None => false,
-            Calls::Marked { tools, parallel } => {
+            CallForm::None => false,
+            CallForm::Marked { tools, parallel } => {
                 let call = tools.call(self.found, &name, arguments);
                 let Some(call) = call else { return false };
                 parts.push(ReplyPart::Call(call));
@@ -252,7 +252,7 @@ impl Reader {
                 self.done = !*parallel;
                 true
             }
-            Calls::Told(parser) => {
+            CallForm::Told(parser) => {
                 let call = parser.made(&name, arguments);
                 let Some(call) = call else { return false };
                 parts.push(call);
@@ -263,7 +263,7 @@ impl Reader {
     }
 }
 
-impl ReplyReader for Reader {
+impl ReplyReader for MarkedReader {
     fn is_mark(&self, token: u32) -> bool {
         let Marks { thoughts, calls, results, .. } = self.marks;
         thoughts.is_some_and(|thoughts| [thoughts.open, thoughts.close].contains(&token))
@@ -303,7 +303,7 @@ impl ReplyReader for Reader {
             }
             return parts;
         }
-        if matches!(self.calls, Calls::None)
+        if matches!(self.calls, CallForm::None)
             && let Some(spelled) = self.marks.spelled_out(token)
         {
             return self.text(spelled);
@@ -337,7 +337,7 @@ impl ReplyReader for Reader {
                     self.close(&mut parts, false);
                 }
             }
-            if let Calls::Told(parser) = &mut self.calls {
+            if let CallForm::Told(parser) = &mut self.calls {
                 parser.finish().into_iter().for_each(|part| add(&mut parts, part));
                 self.is_cut |= parser.is_cut();
             }
@@ -352,8 +352,8 @@ impl ReplyReader for Reader {
 
     fn calls(&self) -> usize {
         match &self.calls {
-            Calls::Told(parser) => parser.calls(),
-            Calls::None | Calls::Marked { .. } => self.found,
+            CallForm::Told(parser) => parser.calls(),
+            CallForm::None | CallForm::Marked { .. } => self.found,
         }
     }
 

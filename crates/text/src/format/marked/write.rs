@@ -123,7 +123,7 @@ fn calls(
         return Ok(Vec::new());
     }
     let mut ids = Vec::with_capacity(made.len());
-    let write = |(index, call): (usize, crate::tools::Made)| {
+    let write = |(index, call): (usize, crate::tools::EarlierCall)| {
         let arguments = call.value();
         let id = call.id.unwrap_or_else(|| format!("{place}.{index}"));
         let function = json!({"name": call.name, "arguments": arguments});

@@ -40,7 +40,7 @@ const NOT_HELD: [&str; 2] = ["propertyNames", "additionalItems"];
 const MAX_PATTERNS: usize = 16;
 
 /// The rules of a grammar.
-pub(in crate::grammar) struct Writer {
+pub(in crate::grammar) struct LarkWriter {
     marks: CallMarks,
     lark: String,
     rules: usize,
@@ -58,7 +58,7 @@ pub(in crate::grammar) struct Writer {
 /// An expression for the values of a schema; `None` if there are none.
 type Written = Result<Option<String>, GrammarError>;
 
-impl Writer {
+impl LarkWriter {
     pub(in crate::grammar) fn new(marks: CallMarks) -> Self {
         let quote = marks.quote;
         let lark = format!(
@@ -518,7 +518,7 @@ impl Writer {
 }
 
 /// Properties that are not, or not only, declared by their names.
-impl Writer {
+impl LarkWriter {
     /// Reads `patternProperties`; none if one of them cannot be held, which is noted.
     fn patterns<'a>(&mut self, place: &str, map: &'a Map<String, Value>) -> Vec<Pattern<'a>> {
         let Some(Value::Object(all)) = map.get("patternProperties") else { return Vec::new() };
