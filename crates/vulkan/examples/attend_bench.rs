@@ -29,9 +29,9 @@ use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
     AttendDecodeShape, AttendMatrixShape, AttendTileShape, AttendUnits, Attention, DecodeLaunch,
-    FrameAddresses, Fused, KV_BLOCK, KvCache, MatrixLaunch, MatrixOutput, OwnRows, TILE_ROWS,
-    TileLaunch,
+    FrameAddresses, Fused, KV_BLOCK, KvCache, MatrixLaunch, OwnRows, Splits, TILE_ROWS, TileLaunch,
 };
+use trine_vulkan::kernels::handles::Made;
 use trine_vulkan::kernels::heads::{Factors, HeadsLaunch, Stored, Turned, turns};
 use trine_vulkan::kernels::limits::Limits;
 use trine_vulkan::raw::memory::{Buffer, Place};
@@ -276,10 +276,9 @@ impl Bed {
             frame: self.frame,
             rows: self.rows,
             query: self.query.span(),
-            plain: Some(self.target.span()),
-            operand: None,
-            scratch: self.scratch.span(),
-            counters: self.counters.span(),
+            made: Made::Rows(self.target.span()),
+            splits: (shape.splits > 1)
+                .then(|| Splits { partials: self.scratch.span(), counters: self.counters.span() }),
             fused: is_fused.then_some(fused),
             shape,
         }
@@ -450,8 +449,8 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<()> {
     let others = direct.chain(shapes.into_iter().map(AttendUnits::Staged));
     for shape in suited.into_iter().chain(others) {
         let launch = |cache| {
-            let output = MatrixOutput::Plain(target);
-            MatrixLaunch { attention, cache, frame, tiles, query, output, shape }
+            let made = Made::Rows(target);
+            MatrixLaunch { attention, cache, frame, tiles, query, made, shape }
         };
         if options.report {
             let key = launch(bed.caches[0].0).key(capabilities);

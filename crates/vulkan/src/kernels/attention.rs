@@ -25,9 +25,9 @@ use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
-pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows};
+pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows, Splits};
 pub use self::direct::AttendDirectShape;
-pub use self::matrix::{AttendMatrixShape, AttendUnits, MatrixLaunch, MatrixOutput, UNITS_DIM_MAX};
+pub use self::matrix::{AttendMatrixShape, AttendUnits, MatrixLaunch, UNITS_DIM_MAX};
 pub use self::tile::{AttendTileShape, TILE_ROWS, TileLaunch};
 pub use self::whole::WholeLaunch;
 

@@ -75,7 +75,7 @@ impl LaunchFacts {
                 let width = graph.product_rows(node.rows, work);
                 (rows as u64 * row, 2 * (rows * work.joint.columns * width) as u64)
             }
-            Work::Attend(_) => {
+            work if work.attends().is_some() => {
                 let workload = key.workload(plans.options);
                 let cost = plan.step_cost(&plan.steps[node.step], workload);
                 (cost.cache_bytes, cost.operations)
@@ -95,7 +95,7 @@ impl LaunchFacts {
             memory_bytes: memory_bytes / launches,
             activation_bytes: touched_bytes(graph, node) / launches,
             operations: operations / launches,
-            attends: matches!(node.work, Work::Attend(_)),
+            attends: node.work.attends().is_some(),
         }
     }
 

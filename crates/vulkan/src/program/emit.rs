@@ -7,9 +7,7 @@ use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::{CacheId, Plan, Rope, Rows, Scratch, WeightId};
 
 use super::frame::StepAddresses;
-use super::graph::{
-    AttendKernel, AttendWork, Form, Graph, Home, Ids, Node, OperandValue, Value, ValueId, Work,
-};
+use super::graph::{Form, Graph, Home, Ids, Node, OperandValue, Value, ValueId, Work};
 use super::lent::LentWork;
 use super::ropes::Ropes;
 use super::selection::Selection;
@@ -18,10 +16,7 @@ use super::values::{Numbers, Shared};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
-use crate::kernels::attention::{
-    AttendTileShape, DecodeLaunch, FrameAddresses, KvCache, MatrixLaunch, MatrixOutput, TileLaunch,
-    WholeLaunch,
-};
+use crate::kernels::attention::{FrameAddresses, KvCache};
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::handles::{Addresses, Extent, Role, Visitor};
 use crate::kernels::matmul::MatmulLaunch;
@@ -191,7 +186,6 @@ impl Emitter<'_> {
             return Ok(());
         }
         match &node.work {
-            Work::Attend(work) => out.push(self.attend(node, work)?),
             Work::Product(work) => self.product(node, work, out)?,
             Work::Lent(LentWork::Collect { .. }) => {}
             Work::Lent(LentWork::Amend { exact, amended, .. }) => {
@@ -231,63 +225,6 @@ impl Emitter<'_> {
             heads: cache.kv_heads,
             dim: cache.head_dim,
             ring_blocks: ring as u32,
-        }
-    }
-
-    fn attend(&self, node: &Node, work: &AttendWork) -> Result<Dispatch, GpuError> {
-        let AttendWork { attention, .. } = *work;
-        let (frame, cache, query) =
-            (self.attention_frame(node.rows), self.cache(work.cache), self.span(work.query));
-        let rows = self.graph.width.of(node.rows);
-        // The last tile of each sequence may not be full.
-        let tiles = rows.min(rows.div_ceil(attention.tile_rows) + self.options.sequences);
-        match &work.kernel {
-            AttendKernel::Rows { prepare, made, partials } => DecodeLaunch {
-                attention,
-                cache,
-                frame,
-                rows,
-                query,
-                plain: made.rows().map(|id| self.span(id)),
-                operand: made.operand().map(|value| self.operand(value)),
-                scratch: partials.map_or(NOWHERE, |id| self.span(id)),
-                counters: self.counters,
-                fused: prepare.map(|fused| fused.visit(&mut At { emitter: self, rows: node.rows })),
-                shape: self.selection.decode(&attention, rows),
-            }
-            .dispatch(self.compiler, &node.label, node.step),
-            AttendKernel::Matrix { output, shape } => {
-                let output = match *output {
-                    Form::Rows(rows) => MatrixOutput::Plain(self.span(rows)),
-                    Form::Operand(operand) => MatrixOutput::Operand(self.operand(operand)),
-                };
-                let shape = *shape;
-                MatrixLaunch { attention, cache, frame, tiles, query, output, shape }.dispatch(
-                    self.compiler,
-                    &node.label,
-                    node.step,
-                )
-            }
-            AttendKernel::Whole { keys, values, output } => WholeLaunch {
-                attention,
-                row_count: self.row_count(node.rows),
-                rows,
-                query,
-                keys: self.span(*keys),
-                values: self.span(*values),
-                operand: self.operand(*output),
-            }
-            .dispatch(self.compiler, &node.label, node.step),
-            AttendKernel::Tiles { output } => {
-                let capabilities = self.compiler.capabilities();
-                let (target, shape) =
-                    (self.span(*output), AttendTileShape::suited(capabilities, &attention));
-                TileLaunch { attention, cache, frame, tiles, query, target, shape }.dispatch(
-                    self.compiler,
-                    &node.label,
-                    node.step,
-                )
-            }
         }
     }
 }
@@ -342,6 +279,8 @@ impl Visitor<Ids, Addresses> for At<'_> {
                 assert!(bytes <= MatmulLaunch::COUNTER_BYTES, "{bytes} bytes of counters");
                 Span { bytes: bytes as u64, ..self.emitter.split_scratch }
             }
+            Shared::AttentionCounters => self.emitter.counters,
+            Shared::Partials(id) => self.emitter.span(id),
         }
     }
 

@@ -7,19 +7,19 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use trine_model::{CacheId, Claim, Rows, Scratch, WeightId, Width};
+use trine_model::{Claim, Rows, Scratch, WeightId, Width};
 
 use super::lent::LentWork;
 use super::passes::Attended;
 pub(super) use super::products::{Input, Output, ProductKernel, ProductWork};
+use super::values::touch;
 pub(super) use super::values::{Form, Home, Ids, Made, OperandValue, Touch, ValueId};
-use super::values::{read, touch, write};
 use crate::capabilities::Capabilities;
 use crate::chain;
 use crate::compiler::Compiler;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::kernels::attention::{AttendUnits, Attention, Fused};
+use crate::kernels::attention::{Attention, DecodeLaunch, MatrixLaunch, TileLaunch, WholeLaunch};
 use crate::kernels::elements::ElementsLaunch;
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::experts::clusters::ClustersLaunch;
@@ -60,33 +60,6 @@ pub(super) struct Value {
     pub(super) home: Home,
 }
 
-/// The kernel of attention, and its results.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum AttendKernel {
-    /// One row after the other.
-    Rows {
-        prepare: Option<Fused<Ids>>,
-        made: Made,
-        /// Results of parts of the cache before they are joined, if there are several.
-        partials: Option<ValueId>,
-    },
-    /// Tiles of rows on matrix units.
-    Matrix { output: Form, shape: AttendUnits },
-    /// Tiles of rows without them.
-    Tiles { output: ValueId },
-    /// All rows of a picture, on matrix units; the cache is not used.
-    Whole { keys: ValueId, values: ValueId, output: OperandValue },
-}
-
-/// Attention of the step's rows.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct AttendWork {
-    pub(super) query: ValueId,
-    pub(super) cache: CacheId,
-    pub(super) attention: Attention,
-    pub(super) kernel: AttendKernel,
-}
-
 /// Makes [`Work`] of launches that are described by their kernels.
 macro_rules! launches {
     ($($kind:ident($launch:ident),)*) => {
@@ -94,7 +67,6 @@ macro_rules! launches {
         #[derive(Debug, Clone, PartialEq)]
         pub(super) enum Work {
             $($kind($launch<Ids>),)*
-            Attend(AttendWork),
             Product(ProductWork),
             Lent(LentWork),
         }
@@ -104,7 +76,7 @@ macro_rules! launches {
             pub(super) fn visit(&self, see: &mut dyn FnMut(Seen<'_, Ids>)) {
                 match self {
                     $(Work::$kind(launch) => _ = launch.visit(&mut Look(see)),)*
-                    Work::Attend(_) | Work::Product(_) | Work::Lent(_) => {}
+                    Work::Product(_) | Work::Lent(_) => {}
                 }
             }
 
@@ -112,7 +84,7 @@ macro_rules! launches {
             pub(super) fn kernel_name(&self) -> Option<String> {
                 match self {
                     $(Work::$kind(launch) => Some(Cow::from(launch.name()).into_owned()),)*
-                    Work::Attend(_) | Work::Product(_) | Work::Lent(_) => None,
+                    Work::Product(_) | Work::Lent(_) => None,
                 }
             }
 
@@ -129,7 +101,7 @@ macro_rules! launches {
                     $(Work::$kind(launch) => {
                         Some(launch.visit(by).dispatch(gpu, label, step))
                     })*
-                    Work::Attend(_) | Work::Product(_) | Work::Lent(_) => None,
+                    Work::Product(_) | Work::Lent(_) => None,
                 }
             }
         }
@@ -144,6 +116,10 @@ launches! {
     Mix(MixLaunch),
     Route(RouteLaunch),
     Heads(HeadsLaunch),
+    AttendRows(DecodeLaunch),
+    AttendMatrix(MatrixLaunch),
+    AttendTiles(TileLaunch),
+    AttendWhole(WholeLaunch),
     Choose(ChoiceLaunch),
     ChooseRouted(RouterLaunch),
     Sort(SortLaunch),
@@ -161,33 +137,10 @@ pub(super) struct Normed {
     pub(super) made: Made,
 }
 
-impl AttendWork {
-    fn touches(&self, see: &mut dyn FnMut(Touch)) {
-        see(read(self.query));
-        match &self.kernel {
-            AttendKernel::Rows { prepare, made, partials } => {
-                // The query is read as it is before the norm: nothing writes the rotated one.
-                if let Some(own) = prepare.and_then(|fused| fused.own) {
-                    [own.key, own.value].map(read).into_iter().for_each(&mut *see);
-                }
-                made.touches(see);
-                partials.iter().for_each(|&id| see(Touch::Use(id)));
-            }
-            AttendKernel::Matrix { output, .. } => see(Touch::Write(*output)),
-            AttendKernel::Tiles { output } => see(write(*output)),
-            AttendKernel::Whole { keys, values, output } => {
-                [read(*keys), read(*values)].into_iter().for_each(&mut *see);
-                see(Touch::Write(Form::Operand(*output)));
-            }
-        }
-    }
-}
-
 impl Work {
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {
-            Work::Attend(work) => work.touches(see),
             Work::Product(work) => work.touches(see),
             Work::Lent(work) => work.touches(see),
             _ => self.visit(&mut |seen| touch(seen).into_iter().for_each(&mut *see)),
@@ -234,6 +187,17 @@ impl Work {
         }
     }
 
+    /// Returns the query, and what is attended to, if it attends.
+    pub(super) fn attends(&self) -> Option<(ValueId, Attention)> {
+        match self {
+            Work::AttendRows(launch) => Some((launch.query, launch.attention)),
+            Work::AttendMatrix(launch) => Some((launch.query, launch.attention)),
+            Work::AttendTiles(launch) => Some((launch.query, launch.attention)),
+            Work::AttendWhole(launch) => Some((launch.query, launch.attention)),
+            _ => None,
+        }
+    }
+
     /// Returns the rows and the operand, if it only converts them.
     pub(super) fn conversion(&self) -> Option<(ValueId, OperandValue)> {
         match self.unlimited()? {
@@ -248,12 +212,7 @@ impl Work {
     fn hands_on(&self) -> bool {
         match self {
             Work::Product(work) => work.kernel == ProductKernel::Stream,
-            Work::Attend(work) => {
-                matches!(
-                    work.kernel,
-                    AttendKernel::Rows { prepare: Some(Fused { own: Some(_), .. }), .. }
-                )
-            }
+            Work::AttendRows(launch) => launch.own().is_some(),
             _ => false,
         }
     }

@@ -5,22 +5,21 @@
 //! neighbours take over each other's work.
 
 use trine_model::away::{Away, aways};
-use trine_model::{BufferId, Goal, Op, Plan, Product, Rope, Rows, Step, Term, WeightId, Width};
+use trine_model::{
+    BufferId, CacheId, Goal, Op, Plan, Product, Rope, Rows, Step, Term, WeightId, Width,
+};
 
 use super::frame::tile_rows;
-use super::graph::{
-    AttendKernel, AttendWork, Form, Graph, Home, Ids, Input, Made, Node, Output, ProductWork,
-    ValueId, Work,
-};
+use super::graph::{Form, Graph, Home, Ids, Input, Made, Node, Output, ProductWork, ValueId, Work};
 use super::lent::LentWork;
 use super::loans::places;
 use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
-use super::values::Numbers;
+use super::values::{Numbers, Shared};
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
-use crate::kernels::attention::Attention;
+use crate::kernels::attention::{Attention, DecodeLaunch, MatrixLaunch, Splits, TileLaunch};
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::experts::chooses;
@@ -193,9 +192,8 @@ impl Lowering<'_> {
                 let query = self.rows(query)?;
                 let tile_rows = self.tile_rows;
                 let attention = Attention { heads, scale, window, sees_ahead, tile_rows };
-                let kernel = self.attend(&attention, output);
-                let work = AttendWork { query, cache, attention, kernel };
-                self.push(self.rows_of(output), Work::Attend(work));
+                let work = self.attend(query, cache, attention, output);
+                self.push(self.rows_of(output), work);
             }
             Op::Geglu { .. }
             | Op::Add { .. }
@@ -619,23 +617,52 @@ impl Lowering<'_> {
         Ok((dim, Turned { query, turned, heads, query_norm }))
     }
 
-    /// Returns the kernel that attends, and the rows that it writes.
-    fn attend(&mut self, attention: &Attention, output: BufferId) -> AttendKernel {
-        let rows = self.fresh(output);
-        let (kind, count) = (self.rows_of(output), self.count(output));
-        match (self.graph.attended, kind) {
-            // Tiles are of the step's rows.
-            (Attended::Sequences | Attended::Rows, _)
-            | (Attended::Tiles, Rows::Outputs | Rows::Soft) => {
-                let bytes = self.selection.partial_bytes(attention, count);
-                let partials = (bytes > 0).then(|| self.graph.fresh_bytes(bytes));
-                AttendKernel::Rows { prepare: None, made: Made::Rows(rows), partials }
+    /// Returns the launch that attends.
+    fn attend(
+        &mut self,
+        query: ValueId,
+        cache: CacheId,
+        attention: Attention,
+        output: BufferId,
+    ) -> Work {
+        let target = self.fresh(output);
+        let (kind, rows) = (self.rows_of(output), self.count(output));
+        // Tiles are of the step's rows.
+        if self.graph.attended != Attended::Tiles || kind != Rows::Tokens {
+            let shape = self.selection.decode(&attention, rows);
+            let splits = (shape.splits > 1).then(|| {
+                let bytes = DecodeLaunch::scratch_bytes(&attention, rows, &shape);
+                let partials = Shared::Partials(self.graph.fresh_bytes(bytes as usize));
+                Splits { partials, counters: Shared::AttentionCounters }
+            });
+            let (made, fused) = (Made::Rows(target), None);
+            let frame = ();
+            return Work::AttendRows(DecodeLaunch {
+                attention,
+                cache,
+                frame,
+                rows,
+                query,
+                made,
+                splits,
+                fused,
+                shape,
+            });
+        }
+        let tiles = self.selection.tiles(&attention, rows);
+        match self.selection.attend_matrix(&attention, rows) {
+            Some(shape) => {
+                let made = Made::Rows(target);
+                let frame = ();
+                let launch = MatrixLaunch { attention, cache, frame, tiles, query, made, shape };
+                Work::AttendMatrix(launch)
             }
-            (Attended::Tiles, Rows::Tokens) => match self.selection.attend_matrix(attention, count)
-            {
-                Some(shape) => AttendKernel::Matrix { output: Form::Rows(rows), shape },
-                None => AttendKernel::Tiles { output: rows },
-            },
+            None => {
+                let shape = self.selection.attend_tiles(&attention);
+                let frame = ();
+                let launch = TileLaunch { attention, cache, frame, tiles, query, target, shape };
+                Work::AttendTiles(launch)
+            }
         }
     }
 }

@@ -14,10 +14,9 @@ use trine_model::listing::{Line, Listing};
 use trine_model::{Plan, Source, WeightId};
 
 use super::graph::{
-    AttendKernel, AttendWork, Form, Graph, Home, Input, Node, Output, ProductKernel, ProductWork,
-    Touch, ValueId, Work,
+    Form, Graph, Home, Input, Node, Output, ProductKernel, ProductWork, Touch, ValueId, Work,
 };
-use crate::kernels::attention::Fused;
+use crate::kernels::attention::Attention;
 use crate::kernels::handles::Seen;
 use crate::pack::format_of;
 
@@ -92,9 +91,7 @@ impl<'a> Printed<'a> {
                 line.push_str(&format!(" {mark}{}", parts.join(", ")));
             }
         }
-        if let Work::Attend(AttendWork { attention, .. }) = &node.work
-            && let Some(window) = attention.window
-        {
+        if let Some((_, Attention { window: Some(window), .. })) = node.work.attends() {
             line.push_str(&format!(" (window {window})"));
         }
         line
@@ -183,18 +180,6 @@ impl Work {
             return name;
         }
         let name = match self {
-            Work::Attend(work) => match work.kernel {
-                AttendKernel::Rows { prepare: Some(Fused { own: Some(_), .. }), .. } => {
-                    "prepare_qkv + attend by rows"
-                }
-                AttendKernel::Rows { prepare: Some(_), .. } => {
-                    "head_norm + rotate + attend by rows"
-                }
-                AttendKernel::Rows { prepare: None, .. } => "attend by rows",
-                AttendKernel::Matrix { .. } => "attend by tiles on matrix units",
-                AttendKernel::Tiles { .. } => "attend by tiles",
-                AttendKernel::Whole { .. } => "attend to a picture",
-            },
             Work::Product(work) => return work.name(),
             Work::Lent(work) => work.name(),
             _ => unreachable!("a kernel says what the others are"),
@@ -216,14 +201,6 @@ impl Work {
         });
         match self {
             Work::Lent(_) => Vec::new(),
-            Work::Attend(AttendWork {
-                kernel: AttendKernel::Rows { prepare: Some(fused), .. },
-                ..
-            }) => {
-                let own = fused.own.and_then(|own| own.key_norm);
-                fused.query_norm.into_iter().chain(own).collect()
-            }
-            Work::Attend(_) => Vec::new(),
             Work::Product(work) => {
                 match work.input {
                     Input::Given(_) => {}

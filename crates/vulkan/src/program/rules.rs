@@ -9,12 +9,12 @@
 //! conversions.
 
 use super::graph::{
-    AttendKernel, AttendWork, Form, Graph, Home, Input, Made, Node, OperandValue, Output,
-    ProductKernel, ProductWork, Touch, ValueId, Work,
+    Form, Graph, Home, Input, Made, Node, OperandValue, Output, ProductKernel, ProductWork, Touch,
+    ValueId, Work,
 };
 use super::passes::Attended;
 use super::selection::Selection;
-use crate::kernels::attention::{Fused, OwnRows};
+use crate::kernels::attention::{Attention, DecodeLaunch, Fused, MatrixLaunch, OwnRows};
 use crate::kernels::elements::ElementWork;
 use crate::kernels::experts::Grouping;
 use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
@@ -188,24 +188,23 @@ fn experts_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool 
 fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
     let one_row = graph.width.tokens == 1;
-    let Work::Attend(AttendWork { attention, kernel, .. }) =
-        &mut graph.nodes[conversion.maker].work
-    else {
-        return false;
-    };
-    let takes = match conversion.operand.kind {
+    let takes = |attention: &Attention| match conversion.operand.kind {
         OperandKind::Fixed16 => one_row && attention.gives_fixed(),
         OperandKind::Halves | OperandKind::Fragments => {
             conversion.is_only && selection.attends_in_halves(attention)
         }
         OperandKind::Plain | OperandKind::Interleaved => false,
     };
-    match kernel {
-        AttendKernel::Rows { made: made @ Made::Rows(_), .. } if takes => *made = conversion.made(),
-        AttendKernel::Matrix { output: output @ Form::Rows(_), .. }
-            if takes && conversion.is_only =>
+    match &mut graph.nodes[conversion.maker].work {
+        Work::AttendRows(DecodeLaunch { attention, made: made @ Made::Rows(_), .. })
+            if takes(attention) =>
         {
-            *output = Form::Operand(conversion.operand);
+            *made = conversion.made();
+        }
+        Work::AttendMatrix(MatrixLaunch { attention, made: made @ Made::Rows(_), .. })
+            if takes(attention) && conversion.is_only =>
+        {
+            *made = conversion.made();
         }
         _ => return false,
     }
@@ -459,13 +458,11 @@ fn attention_turns(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     }
     let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
     match &mut next.work {
-        Work::Attend(AttendWork {
-            query,
-            kernel: AttendKernel::Rows { prepare: prepare @ None, .. },
-            ..
-        }) if *query == turn.turned => {
+        Work::AttendRows(DecodeLaunch { query, fused: fused @ None, .. })
+            if *query == turn.turned =>
+        {
             let (query_norm, rope) = (Some(weight), Some(rope));
-            *prepare = Some(Fused { query_norm, rope, epsilon, own: None });
+            *fused = Some(Fused { query_norm, rope, epsilon, own: None });
             *query = turn.query;
         }
         _ => return false,
@@ -494,16 +491,13 @@ fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     }
     let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
     match &mut next.work {
-        Work::Attend(AttendWork {
-            query: attends,
-            cache: read,
-            kernel: AttendKernel::Rows { prepare: prepare @ None, .. },
-            ..
-        }) if *attends == turn.turned && *read == stored.cache => {
+        Work::AttendRows(DecodeLaunch { query, cache, fused: fused @ None, .. })
+            if *query == turn.turned && *cache == stored.cache =>
+        {
             let Stored { key, value, key_norm, value_norm, .. } = stored;
             let own = Some(OwnRows { key, value, key_norm, value_norm });
-            *prepare = Some(Fused { query_norm: Some(weight), rope, epsilon, own });
-            *attends = turn.query;
+            *fused = Some(Fused { query_norm: Some(weight), rope, epsilon, own });
+            *query = turn.query;
         }
         _ => return false,
     }

@@ -9,7 +9,7 @@ use super::graph::{ProductKernel, ProductWork};
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{
-    AttendDecodeShape, AttendUnits, Attention, DecodeLaunch, WholeLaunch,
+    AttendDecodeShape, AttendTileShape, AttendUnits, Attention, DecodeLaunch, WholeLaunch,
 };
 use crate::kernels::experts::Grouping;
 use crate::kernels::matmul::MatmulShape;
@@ -88,6 +88,16 @@ impl Selection {
         let mut shape = AttendDecodeShape::suited(&self.capabilities, attention, self.kv, rows);
         shape.splits = shape.splits.min(DecodeLaunch::useful_splits(attention, self.context));
         shape
+    }
+
+    /// Returns the most tiles of this many rows: the last one of each sequence may not be full.
+    pub(super) fn tiles(&self, attention: &Attention, rows: usize) -> usize {
+        rows.min(rows.div_ceil(attention.tile_rows) + self.sequences)
+    }
+
+    /// Returns how attention by tiles is laid out where it does not use the matrix units.
+    pub(super) fn attend_tiles(&self, attention: &Attention) -> AttendTileShape {
+        AttendTileShape::suited(&self.capabilities, attention)
     }
 
     /// Returns how attention of this many rows by tiles uses the matrix units, or `None` if it does
@@ -249,15 +259,5 @@ impl Selection {
     /// Returns whether attention by a kernel that can may give its result in halves.
     pub(super) fn attends_in_halves(&self, attention: &Attention) -> bool {
         attention.gives_halves(self.kv)
-    }
-
-    /// Bytes of attention's partial results.
-    pub(super) fn partial_bytes(&self, attention: &Attention, rows: usize) -> usize {
-        let shape = self.decode(attention, rows);
-        if shape.splits > 1 {
-            DecodeLaunch::scratch_bytes(attention, rows, &shape) as usize
-        } else {
-            0
-        }
     }
 }

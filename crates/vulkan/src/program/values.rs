@@ -45,6 +45,10 @@ pub(super) struct Ids;
 pub(super) enum Shared {
     /// So many bytes of the counters of products that several workgroups share.
     Counters(usize),
+    /// The counters of attention whose positions are split.
+    AttentionCounters,
+    /// Results of splits before they are joined: a value that only the launch itself uses.
+    Partials(ValueId),
 }
 
 /// Numbers that the host writes for a step.
@@ -138,6 +142,7 @@ pub(super) fn touch(seen: Seen<'_, Ids>) -> Option<Touch> {
         Seen::Operand(role, operand) => (role, Form::Operand(operand)),
         Seen::Form(form) => (Role::Read, form),
         Seen::Vector(_) | Seen::Matrix(_) | Seen::Joint(_) => return None,
+        Seen::Shared(_, Shared::Partials(id)) => return Some(Touch::Use(id)),
         Seen::Cache(..) | Seen::Shared(..) => return None,
     };
     Some(match role {

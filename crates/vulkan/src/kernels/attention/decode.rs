@@ -3,14 +3,14 @@
 use bytemuck::{Pod, Zeroable};
 use trine_model::{Heads, KvType};
 
-use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to};
+use super::{Attention, KV_BLOCK, divisor_up_to, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Hands, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Hands, Link, Push};
 use crate::error::GpuError;
-use crate::kernels::handles::{Addresses, Handles, Visitor};
+use crate::kernels::handles::{Addresses, Handles, Made, Role, Visitor, spans};
 use crate::kernels::heads::DIM_MAX;
-use crate::kernels::operand::{Operand, OperandKind, SCALE_BLOCK};
+use crate::kernels::operand::{OperandKind, SCALE_BLOCK};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -156,32 +156,35 @@ pub struct OwnRows<H: Handles = Addresses> {
     pub value_norm: bool,
 }
 
+/// Memory of a launch that splits the positions of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Splits<H: Handles = Addresses> {
+    /// Unfinished results, [`DecodeLaunch::scratch_bytes`].
+    pub partials: H::Shared,
+    /// [`DecodeLaunch::counter_bytes`]. They are zero before the first launch and after each.
+    pub counters: H::Shared,
+}
+
 /// A launch for a few rows.
-#[derive(Debug, Clone, Copy)]
-pub struct DecodeLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DecodeLaunch<H: Handles = Addresses> {
     /// What is attended to.
     pub attention: Attention,
     /// Keys and values.
-    pub cache: KvCache,
+    pub cache: H::Cache,
     /// What the host writes for the step.
-    pub frame: FrameAddresses,
+    pub frame: H::Frame,
     /// Most rows.
     pub rows: usize,
     /// (rows, heads x dim) f32; in a fused launch as the projection left it.
-    pub query: Span,
-    /// Where the result goes as f32.
-    pub plain: Option<Span>,
-    /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks, or
+    pub query: H::Rows,
+    /// The result. As an operand it is [`OperandKind::Fixed16`], for heads of whole blocks, or
     /// [`OperandKind::Halves`] or [`OperandKind::Fragments`], where [`Attention::gives_halves`].
-    pub operand: Option<Operand>,
-    /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with a single
-    /// split.
-    pub scratch: Span,
-    /// Memory for counters, [`DecodeLaunch::counter_bytes`]. They are zero before the first launch
-    /// and after each.
-    pub counters: Span,
+    pub made: Made<H>,
+    /// Memory for shares of a row's positions. There is none with a single split.
+    pub splits: Option<Splits<H>>,
     /// Norm, rotation and store of the rows themselves, in the same launch.
-    pub fused: Option<Fused>,
+    pub fused: Option<Fused<H>>,
     /// How the work is laid out.
     pub shape: AttendDecodeShape,
 }
@@ -207,6 +210,47 @@ pub struct DecodeArgs {
     scale: f32,
     epsilon: f32,
     chain: u64,
+}
+
+impl<H: Handles> DecodeLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> DecodeLaunch<B> {
+        // The query is read as it is before the norm: nothing writes the rotated one.
+        let query = by.read(self.query);
+        let fused = self.fused.map(|fused| fused.visit(by));
+        let cache = by.cache(Role::Read, self.cache);
+        if self.own().is_some() {
+            by.cache(Role::Write, self.cache);
+        }
+        DecodeLaunch {
+            attention: self.attention,
+            cache,
+            frame: by.frame(self.frame),
+            rows: self.rows,
+            query,
+            made: self.made.visit(by),
+            splits: self.splits.map(|Splits { partials, counters }| Splits {
+                partials: by.shared(Role::Write, partials),
+                counters: by.shared(Role::Write, counters),
+            }),
+            fused,
+            shape: self.shape,
+        }
+    }
+
+    /// Returns what is launched.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.fused {
+            Some(Fused { own: Some(_), .. }) => "prepare_qkv + attend by rows",
+            Some(Fused { own: None, .. }) => "head_norm + rotate + attend by rows",
+            None => "attend by rows",
+        }
+    }
+
+    /// Returns the keys and values that it stores.
+    pub(crate) fn own(&self) -> Option<OwnRows<H>> {
+        self.fused.and_then(|fused| fused.own)
+    }
 }
 
 impl DecodeLaunch {
@@ -246,7 +290,7 @@ impl DecodeLaunch {
             capabilities.kind == DeviceKind::Discrete && capabilities.shared_bytes >= 48 << 10;
         let sum_bytes = if much { 2 * SUM_BYTES } else { SUM_BYTES };
         let merged = divisor_up_to(queries, (sum_bytes / bytes_of_head).max(1));
-        let operand_bit = match self.operand.map(|operand| operand.kind) {
+        let operand_bit = match self.made.operand().map(|operand| operand.kind) {
             None => 0,
             Some(OperandKind::Fixed16) => {
                 assert!(
@@ -263,7 +307,7 @@ impl DecodeLaunch {
         };
         let stride = self.shape.local / lanes as u32 * self.shape.unroll;
         let least = self.shape.least.max(stride / KV_BLOCK as u32);
-        let output = u32::from(self.plain.is_some()) | operand_bit;
+        let output = u32::from(self.made.rows().is_some()) | operand_bit;
         let fused = match self.fused {
             None => 0,
             Some(Fused { own: Some(_), .. }) => 1,
@@ -295,49 +339,28 @@ impl DecodeLaunch {
         ]
     }
 
-    fn own(&self) -> Option<OwnRows> {
-        self.fused.and_then(|fused| fused.own)
-    }
-
     /// Returns the arguments.
     pub fn args(&self) -> DecodeArgs {
-        let address = |span: Option<Span>| span.map_or(0, |span| span.address);
-        let fused = self.fused;
+        let (fused, own, operand) = (self.fused, self.own(), self.made.operand());
         DecodeArgs {
             frame: self.frame.frame,
             tables: self.frame.tables,
             cache: self.cache.span.address,
             query: self.query.address,
-            target: address(self.plain),
-            codes: address(self.operand.map(|operand| operand.codes)),
-            scales: address(self.operand.map(|operand| operand.scales)),
-            parts: self.scratch.address,
-            counters: self.counters.address,
-            key: address(self.own().map(|own| own.key)),
-            value: address(self.own().map(|own| own.value)),
+            target: self.made.rows().map_or(0, |rows| rows.address),
+            codes: operand.map_or(0, |operand| operand.codes.address),
+            scales: operand.map_or(0, |operand| operand.scales.address),
+            parts: self.splits.map_or(0, |splits| splits.partials.address),
+            counters: self.splits.map_or(0, |splits| splits.counters.address),
+            key: own.map_or(0, |own| own.key.address),
+            value: own.map_or(0, |own| own.value.address),
             query_norm: fused.and_then(|fused| fused.query_norm).unwrap_or(0),
-            key_norm: self.own().and_then(|own| own.key_norm).unwrap_or(0),
+            key_norm: own.and_then(|own| own.key_norm).unwrap_or(0),
             rope: fused.and_then(|fused| fused.rope).unwrap_or(0),
             scale: self.attention.scale,
             epsilon: fused.map_or(0.0, |fused| fused.epsilon),
             chain: 0,
         }
-    }
-
-    /// Returns the memory whose values the launch uses, and the memory that it sets.
-    pub fn spans(&self) -> (Vec<Span>, Vec<Span>) {
-        let mut reads = vec![self.query, self.cache.span];
-        let mut writes: Vec<Span> = self.plain.into_iter().collect();
-        writes.extend(self.operand.iter().flat_map(Operand::spans));
-        if let Some(own) = self.own() {
-            reads.extend([own.key, own.value]);
-            writes.push(self.cache.span);
-        }
-        if self.shape.splits > 1 {
-            reads.push(self.counters);
-            writes.extend([self.scratch, self.counters]);
-        }
-        (reads, writes)
     }
 
     /// Returns what the launch can hand on in a chain: that of one row which stores its own key and
@@ -346,9 +369,9 @@ impl DecodeLaunch {
         let own = self.own().filter(|_| self.rows == 1)?;
         Some(Hands {
             takes: vec![self.query, own.key, own.value],
-            gives: self.plain.into_iter().collect(),
+            gives: self.made.rows().into_iter().collect(),
             is_split: true,
-            shared: vec![self.scratch, self.counters],
+            shared: self.splits.map_or_else(Vec::new, |it| vec![it.partials, it.counters]),
             ..Hands::default()
         })
     }
@@ -372,7 +395,8 @@ impl DecodeLaunch {
         let groups = self.rows * groups_of_row * self.shape.splits as usize;
         let subgroup = Some(gpu.capabilities().subgroup);
         let key = KernelKey { shader: Shader("attend"), constants, subgroup };
-        let (reads, writes) = self.spans();
+        assert_eq!(self.splits.is_some(), self.shape.splits > 1, "memory for splits");
+        let (reads, writes) = spans(|look| _ = self.visit(look));
         Ok(Dispatch {
             label: label.to_owned(),
             step,

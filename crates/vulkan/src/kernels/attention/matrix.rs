@@ -5,11 +5,12 @@ use trine_model::KvType;
 
 use super::direct::{AttendDirectShape, SUMS_MAX};
 use super::tile::Args;
-use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, kv_number};
+use super::{Attention, KV_BLOCK, KvCache, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
+use crate::kernels::handles::{Addresses, Handles, Made, Role, Visitor, spans};
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -215,33 +216,45 @@ impl AttendUnits {
     }
 }
 
-/// Where the result of a launch goes.
-#[derive(Debug, Clone, Copy)]
-pub enum MatrixOutput {
-    /// (rows, heads x dim) f32.
-    Plain(Span),
-    /// The same as an operand of [`OperandKind::Halves`] or [`OperandKind::Fragments`], if
-    /// [`Attention::gives_halves`].
-    Operand(Operand),
-}
-
 /// A launch for many rows.
-#[derive(Debug, Clone, Copy)]
-pub struct MatrixLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MatrixLaunch<H: Handles = Addresses> {
     /// What is attended to.
     pub attention: Attention,
     /// Keys and values, those of the step's own rows included.
-    pub cache: KvCache,
+    pub cache: H::Cache,
     /// What the host writes for the step.
-    pub frame: FrameAddresses,
+    pub frame: H::Frame,
     /// Most tiles.
     pub tiles: usize,
     /// (rows, heads x dim) f32.
-    pub query: Span,
-    /// Where the result goes.
-    pub output: MatrixOutput,
+    pub query: H::Rows,
+    /// The result, (rows, heads x dim): f32 or, if [`Attention::gives_halves`], an operand of
+    /// [`OperandKind::Halves`] or [`OperandKind::Fragments`]. Not both.
+    pub made: Made<H>,
     /// How the work is laid out.
     pub shape: AttendUnits,
+}
+
+impl<H: Handles> MatrixLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> MatrixLaunch<B> {
+        MatrixLaunch {
+            attention: self.attention,
+            cache: by.cache(Role::Read, self.cache),
+            frame: by.frame(self.frame),
+            tiles: self.tiles,
+            query: by.read(self.query),
+            made: self.made.visit(by),
+            shape: self.shape,
+        }
+    }
+
+    /// Returns what is launched.
+    #[expect(clippy::unused_self, reason = "launches say their names")]
+    pub(crate) fn name(&self) -> &'static str {
+        "attend by tiles on matrix units"
+    }
 }
 
 impl MatrixLaunch {
@@ -250,10 +263,10 @@ impl MatrixLaunch {
     /// # Panics
     /// If the shape does not run on the device.
     pub fn key(&self, capabilities: &Capabilities) -> KernelKey {
-        let output = match self.output {
-            MatrixOutput::Plain(_) => 0,
-            MatrixOutput::Operand(Operand { kind: OperandKind::Fragments, .. }) => 2,
-            MatrixOutput::Operand(_) => 1,
+        let output = match self.made.operand() {
+            None => 0,
+            Some(Operand { kind: OperandKind::Fragments, .. }) => 2,
+            Some(_) => 1,
         };
         let (shader, constants, subgroup) = match self.shape {
             AttendUnits::Staged(shape) => {
@@ -292,14 +305,16 @@ impl MatrixLaunch {
                 (heads, shape.rows())
             }
         };
-        let (target, scales) = match self.output {
-            MatrixOutput::Plain(target) => (target, 0),
-            MatrixOutput::Operand(Operand { kind, codes, scales }) => {
+        let (target, scales) = match self.made {
+            Made::Rows(target) => (target, 0),
+            Made::Operand(Operand { kind, codes, scales }) => {
                 let able = self.attention.gives_halves(self.cache.kind);
                 assert!(kind.is_halves() && able, "an operand in halves");
                 (codes, scales.address)
             }
+            Made::Both(..) => unreachable!("the kernel makes one of both"),
         };
+        let (reads, writes) = spans(|look| _ = self.visit(look));
         let key = self.key(gpu.capabilities());
         let args = Args::new(&self.attention, &self.cache, &self.frame, self.query, target, scales);
         Ok(Dispatch {
@@ -312,11 +327,8 @@ impl MatrixLaunch {
                 self.tiles as u32,
                 (self.attention.tile_rows as u32).div_ceil(rows_of_group),
             ],
-            reads: vec![self.query, self.cache.span],
-            writes: match self.output {
-                MatrixOutput::Plain(target) => vec![target],
-                MatrixOutput::Operand(operand) => operand.spans().collect(),
-            },
+            reads,
+            writes,
             link: Link::Outside,
             hands: None,
         })

@@ -6,6 +6,7 @@ use trine_model::{Heads, KvType, Rope};
 use super::bed::{Bed, Case, Sequence, random};
 use super::*;
 use crate::dispatch::{Dispatch, Span};
+use crate::kernels::handles::Made;
 use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned, turns};
 use crate::kernels::limits::Limits;
 use crate::kernels::operand::{Operand, OperandKind, fragment_place};
@@ -77,20 +78,17 @@ impl Decode {
     }
 
     fn launch(&self, bed: &Bed, shape: AttendDecodeShape, operand: bool) -> DecodeLaunch {
+        let (plain, kind) = (self.output.span(), OperandKind::Fixed16);
+        let fixed = Operand { kind, codes: self.codes.span(), scales: self.scales.span() };
         DecodeLaunch {
             attention: bed.attention,
             cache: bed.cache,
             frame: bed.frame.addresses,
             rows: bed.width,
             query: self.query.span(),
-            plain: Some(self.output.span()),
-            operand: operand.then(|| Operand {
-                kind: OperandKind::Fixed16,
-                codes: self.codes.span(),
-                scales: self.scales.span(),
-            }),
-            scratch: self.scratch.span(),
-            counters: self.counters.span(),
+            made: if operand { Made::Both(plain, fixed) } else { Made::Rows(plain) },
+            splits: (shape.splits > 1)
+                .then(|| Splits { partials: self.scratch.span(), counters: self.counters.span() }),
             fused: None,
             shape,
         }
@@ -202,8 +200,7 @@ fn decode(mut bed: Bed, shape: AttendDecodeShape) {
         let launch = memory.launch(&bed, shape, false);
         for kind in [OperandKind::Halves, OperandKind::Fragments] {
             let halves = Halves::new(&bed, kind);
-            let operand = Some(halves.operand());
-            let launch = DecodeLaunch { plain: None, operand, ..launch };
+            let launch = DecodeLaunch { made: Made::Operand(halves.operand()), ..launch };
             run(&bed.gpu, &[launch.dispatch(&bed.gpu, "attend", 0).unwrap()]);
             halves.check(&bed, &found);
         }
@@ -545,14 +542,14 @@ fn matrix_shapes(bed: &Bed, most: usize) -> Vec<AttendUnits> {
     some.map(AttendUnits::Staged).collect()
 }
 
-fn matrix_dispatch(bed: &Bed, shape: AttendUnits, query: Span, output: MatrixOutput) -> Dispatch {
+fn matrix_dispatch(bed: &Bed, shape: AttendUnits, query: Span, made: Made) -> Dispatch {
     let launch = MatrixLaunch {
         attention: bed.attention,
         cache: bed.cache,
         frame: bed.frame.addresses,
         tiles: bed.frame.tiles + 1,
         query,
-        output,
+        made,
         shape,
     };
     launch.dispatch(&bed.gpu, "matrices", 0).unwrap()
@@ -562,15 +559,15 @@ fn matrix_dispatch(bed: &Bed, shape: AttendUnits, query: Span, output: MatrixOut
 fn check_matrices(bed: &Bed, shape: AttendUnits, what: &str) {
     // Queries, weights and, for some caches, keys and values are rounded to 11 bits.
     check_rows(bed, 3e-3, what, |bed, query, target| {
-        matrix_dispatch(bed, shape, query, MatrixOutput::Plain(target))
+        matrix_dispatch(bed, shape, query, Made::Rows(target))
     });
     if bed.attention.gives_halves(bed.case.kind) {
         let (query, plain) = (bed.rows_of(&bed.query), bed.output());
         let kinds = [OperandKind::Halves, OperandKind::Fragments];
         let all = kinds.map(|kind| Halves::new(bed, kind));
         let make = |output| matrix_dispatch(bed, shape, query.span(), output);
-        let operands = all.iter().map(|halves| make(MatrixOutput::Operand(halves.operand())));
-        let plainly = make(MatrixOutput::Plain(plain.span()));
+        let operands = all.iter().map(|halves| make(Made::Operand(halves.operand())));
+        let plainly = make(Made::Rows(plain.span()));
         run(&bed.gpu, &operands.chain([plainly]).collect::<Vec<_>>());
         let plain: Vec<f32> = download(&bed.gpu, &plain);
         all.iter().for_each(|halves| halves.check(bed, &plain));

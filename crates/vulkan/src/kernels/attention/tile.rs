@@ -7,6 +7,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
+use crate::kernels::handles::{Addresses, Handles, Role, Visitor, spans};
 use crate::kernels::heads::DIM_MAX;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -41,20 +42,20 @@ impl AttendTileShape {
 }
 
 /// A launch for many rows. See [`super::MatrixLaunch`] for devices with cooperative matrices.
-#[derive(Debug, Clone, Copy)]
-pub struct TileLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TileLaunch<H: Handles = Addresses> {
     /// What is attended to.
     pub attention: Attention,
     /// Keys and values, those of the step's own rows included.
-    pub cache: KvCache,
+    pub cache: H::Cache,
     /// What the host writes for the step.
-    pub frame: FrameAddresses,
+    pub frame: H::Frame,
     /// Most tiles.
     pub tiles: usize,
     /// (rows, heads x dim) f32.
-    pub query: Span,
+    pub query: H::Rows,
     /// (rows, heads x dim) f32.
-    pub target: Span,
+    pub target: H::Rows,
     /// How the work is laid out.
     pub shape: AttendTileShape,
 }
@@ -101,6 +102,27 @@ impl Args {
     }
 }
 
+impl<H: Handles> TileLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> TileLaunch<B> {
+        TileLaunch {
+            attention: self.attention,
+            cache: by.cache(Role::Read, self.cache),
+            frame: by.frame(self.frame),
+            tiles: self.tiles,
+            query: by.read(self.query),
+            target: by.write(self.target),
+            shape: self.shape,
+        }
+    }
+
+    /// Returns what is launched.
+    #[expect(clippy::unused_self, reason = "launches say their names")]
+    pub(crate) fn name(&self) -> &'static str {
+        "attend by tiles"
+    }
+}
+
 impl TileLaunch {
     /// Returns the dispatch of the launch.
     ///
@@ -139,6 +161,7 @@ impl TileLaunch {
         ];
         let key = KernelKey { shader: Shader("attend_tile"), constants, subgroup: None };
         let args = Args::new(&self.attention, &self.cache, &self.frame, self.query, self.target, 0);
+        let (reads, writes) = spans(|look| _ = self.visit(look));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
@@ -149,8 +172,8 @@ impl TileLaunch {
                 self.tiles as u32,
                 self.attention.tile_rows.div_ceil(rows_of_group) as u32,
             ],
-            reads: vec![self.query, self.cache.span],
-            writes: vec![self.target],
+            reads,
+            writes,
             link: Link::Outside,
             hands: None,
         })

@@ -19,9 +19,10 @@ use trine_model::{Heads, KvType};
 use super::Attention;
 use crate::capabilities::Capabilities;
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
-use crate::kernels::operand::{Operand, OperandKind};
+use crate::kernels::handles::{Addresses, Handles, Role, Visitor, spans};
+use crate::kernels::operand::OperandKind;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -49,22 +50,40 @@ struct Args {
 }
 
 /// A launch for the rows of one picture.
-#[derive(Debug, Clone, Copy)]
-pub struct WholeLaunch {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WholeLaunch<H: Handles = Addresses> {
     /// What is attended to.
     pub attention: Attention,
-    /// Address of the number of rows, u32.
-    pub row_count: u64,
-    /// Most rows.
-    pub rows: usize,
+    /// The rows of the picture.
+    pub extent: H::Extent,
     /// (rows, heads x dim) f32.
-    pub query: Span,
+    pub query: H::Rows,
     /// As the module draws them.
-    pub keys: Span,
+    pub keys: H::Rows,
     /// As the module draws them.
-    pub values: Span,
+    pub values: H::Rows,
     /// (rows, heads x dim) in [`OperandKind::Fragments`].
-    pub operand: Operand,
+    pub operand: H::Operand,
+}
+
+impl<H: Handles> WholeLaunch<H> {
+    /// Returns the launch over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> WholeLaunch<B> {
+        WholeLaunch {
+            attention: self.attention,
+            extent: by.extent(self.extent, self.query),
+            query: by.read(self.query),
+            keys: by.read(self.keys),
+            values: by.read(self.values),
+            operand: by.operand(Role::Write, self.operand),
+        }
+    }
+
+    /// Returns what is launched.
+    #[expect(clippy::unused_self, reason = "launches say their names")]
+    pub(crate) fn name(&self) -> &'static str {
+        "attend to a picture"
+    }
 }
 
 impl WholeLaunch {
@@ -103,7 +122,7 @@ impl WholeLaunch {
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let Self { attention, row_count, rows, query, keys, values, operand } = *self;
+        let Self { attention, extent, query, keys, values, operand } = *self;
         assert!(Self::runs(gpu.capabilities(), &attention, KvType::F16), "{attention:?}");
         assert_eq!(operand.kind, OperandKind::Fragments, "the operand that attention gives");
         let heads = attention.heads;
@@ -111,23 +130,24 @@ impl WholeLaunch {
         let subgroup = Some(gpu.capabilities().subgroup);
         let key = KernelKey { shader: Shader("attend_whole"), constants, subgroup };
         let args = Args {
-            rows: row_count,
+            rows: extent.row_count,
             query: query.address,
             keys: keys.address,
             values: values.address,
             codes: operand.codes.address,
             scales: operand.scales.address,
             scale: attention.scale,
-            tiles: Self::tiles(rows) as u32,
+            tiles: Self::tiles(extent.rows) as u32,
         };
+        let (reads, writes) = spans(|look| _ = self.visit(look));
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [rows.div_ceil(ROWS) as u32, heads.query as u32, 1],
-            reads: vec![query, keys, values],
-            writes: operand.spans().collect(),
+            groups: [extent.rows.div_ceil(ROWS) as u32, heads.query as u32, 1],
+            reads,
+            writes,
             link: Link::Outside,
             hands: None,
         })

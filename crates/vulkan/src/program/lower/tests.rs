@@ -292,7 +292,7 @@ fn values_that_are_handed_on_have_memory_of_their_own() {
         assert!(!fresh.iter().any(|&(_, id)| is_output(id)));
         // Queries, keys, values, attended, output, gated, down, and two states of the stream. The
         // first layer has only one.
-        let layers = graph.nodes.iter().filter(|node| matches!(node.work, Work::Attend(_)));
+        let layers = graph.nodes.iter().filter(|node| node.work.attends().is_some());
         let expected = if hands_on { 9 * layers.count() - 1 } else { 0 };
         assert_eq!(fresh.len(), expected, "{} rows, {attended:?}", rows);
     }

@@ -2,11 +2,9 @@
 
 use trine_model::WeightId;
 
-use super::super::graph::{
-    AttendKernel, AttendWork, Form, Graph, Home, Made, Node, Output, ValueId, Work,
-};
+use super::super::graph::{Graph, Home, Made, Node, Output, ValueId, Work};
 use super::super::selection::Selection;
-use crate::kernels::attention::WholeLaunch;
+use crate::kernels::attention::{MatrixLaunch, WholeLaunch};
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::heads::{HeadsLaunch, Stored};
 use crate::kernels::operand::OperandKind;
@@ -120,11 +118,10 @@ pub(super) fn products_activate(graph: &mut Graph, index: usize, selection: &Sel
 /// Lets attention of a picture take keys and values from the product that makes them, instead of a
 /// cache, where both kernels do that.
 pub(super) fn attends_whole(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
-    let Work::Attend(work) = &graph.nodes[index].work else { return false };
-    let AttendKernel::Matrix { output: Form::Operand(output), .. } = work.kernel else {
+    let Work::AttendMatrix(launch) = &graph.nodes[index].work else { return false };
+    let MatrixLaunch { query, cache, attention, made: Made::Operand(output), .. } = *launch else {
         return false;
     };
-    let (query, cache, attention) = (work.query, work.cache, work.attention);
     let [.., product, store] = &graph.nodes[..index] else { return false };
     let (Work::Product(product), Some(Stored { key, value, biases: None, cache: own, .. })) =
         (&product.work, store.work.store())
@@ -145,8 +142,8 @@ pub(super) fn attends_whole(graph: &mut Graph, index: usize, selection: &Selecti
     if let Work::Product(work) = &mut graph.nodes[index - 2].work {
         work.output = Output::Heads { query, keys, values, dim: attention.heads.dim };
     }
-    let kernel = AttendKernel::Whole { keys, values, output };
-    graph.nodes[index].work = Work::Attend(AttendWork { query, cache, attention, kernel });
+    let launch = WholeLaunch { attention, extent: (), query, keys, values, operand: output };
+    graph.nodes[index].work = Work::AttendWhole(launch);
     graph.nodes.remove(index - 1);
     true
 }

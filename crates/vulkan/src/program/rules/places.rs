@@ -2,7 +2,7 @@
 
 use trine_model::{Heads, Rope, WeightId};
 
-use super::super::graph::{AttendWork, Graph, ValueId, Work};
+use super::super::graph::{Graph, ValueId, Work};
 use super::super::selection::Selection;
 use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned};
 
@@ -56,10 +56,10 @@ pub(super) fn places_prepare(graph: &mut Graph, index: usize, _: &Selection) -> 
     else {
         return false;
     };
-    let Some(Work::Attend(attends)) = graph.nodes.get(index + 1).map(|node| &node.work) else {
+    let Some((turned, attention)) = graph.nodes.get(index + 1).and_then(|node| node.work.attends())
+    else {
         return false;
     };
-    let AttendWork { query: turned, attention, .. } = *attends;
     let Heads { query, kv, dim } = attention.heads;
     let [Some(queries), Some(keys), Some(values)] =
         [turned, key, value].map(|made| prepared_heads(graph, index, made))

@@ -10,7 +10,8 @@ use trine_model::{Heads, KvType, Rope};
 use crate::chain::{ChainMemory, Chains, mark};
 use crate::dispatch::{Dispatch, Link, Span};
 use crate::kernels::attention::bed::{Bed, Case, Sequence, random};
-use crate::kernels::attention::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows};
+use crate::kernels::attention::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows, Splits};
+use crate::kernels::handles::Made;
 use crate::kernels::heads::turns;
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::kernels::product::{Product, ProductInput, ProductLaunch, ProductOutput, Segment};
@@ -139,7 +140,7 @@ impl Maker {
             let scratch = DecodeLaunch::scratch_bytes(&bed.attention, 1, &shape);
             [poisoned(gpu, scratch), upload(gpu, &vec![0_u8; counters])]
         });
-        let [scratch, counters] = [scratch, counters].map(|buffer| buffer.span());
+        let [partials, counters] = [scratch, counters].map(|buffer| buffer.span());
         let [query_norm, key_norm] = [(); 2].map(|()| Some(self.floats(dim).address()));
         let rope = upload(&self.gpu, &turns(dim, Rope::full(10_000.0, 1.0)));
         let plain = self.value(count * dim);
@@ -149,10 +150,8 @@ impl Maker {
             frame: bed.frame.addresses,
             rows: 1,
             query,
-            plain: Some(plain),
-            operand: None,
-            scratch,
-            counters,
+            made: Made::Rows(plain),
+            splits: (shape.splits > 1).then_some(Splits { partials, counters }),
             fused: Some(Fused {
                 query_norm,
                 rope: Some(rope.address()),

@@ -8,6 +8,7 @@ use trine_model::Heads;
 use super::super::whole::{WholeLaunch, key_place, value_place};
 use super::super::{Attention, TILE_ROWS};
 use crate::dispatch::Span;
+use crate::kernels::handles::Extent;
 use crate::kernels::operand::{Operand, OperandKind, fragment_place};
 use crate::testing::{download, gpu, poisoned, run, upload};
 
@@ -101,8 +102,7 @@ impl Rows {
         let span = |buffer: &crate::raw::memory::Buffer| -> Span { buffer.span() };
         let launch = WholeLaunch {
             attention,
-            row_count: number.address(),
-            rows: room,
+            extent: Extent { columns, rows: room, row_count: number.address() },
             query: span(&query),
             keys: span(&memory[0]),
             values: span(&memory[1]),

@@ -3,9 +3,9 @@
 use trine_model::gemma4_vision::Limits as ProductLimits;
 use trine_model::{Goal, Heads};
 
-use super::super::super::graph::{AttendKernel, ProductKernel};
+use super::super::super::graph::ProductKernel;
 use super::*;
-use crate::kernels::attention::AttendUnits;
+use crate::kernels::attention::{AttendUnits, MatrixLaunch};
 use crate::pack::Format;
 use crate::testing::towers::{Gemma4Tower, gemma3, gemma4};
 
@@ -166,23 +166,20 @@ fn towers_pass_keys_through_shared_memory() {
     let kernels = |capabilities, plan: &Plan| {
         let graph = graph(&capabilities, plan);
         let kernel = |work: &Work| match work {
-            Work::Attend(AttendWork { attention, kernel, .. }) => {
+            Work::AttendMatrix(MatrixLaunch { attention, shape, .. }) => {
                 let heads = Heads { query: 16, kv: 16, dim: 72 };
                 assert_eq!((attention.heads, attention.tile_rows), (heads, 128));
-                Some(kernel.clone())
+                Some(*shape)
             }
             _ => None,
         };
         graph.nodes.iter().find_map(|node| kernel(&node.work)).unwrap()
     };
-    let AttendKernel::Matrix { shape: AttendUnits::Direct(shape), .. } = kernels(h200(), &gemma4)
-    else {
+    let AttendUnits::Direct(shape) = kernels(h200(), &gemma4) else {
         panic!("registers of a known layout")
     };
     assert_eq!((shape.stacked, shape.slices, shape.staged, shape.kept), (4, 1, true, true));
-    let AttendKernel::Matrix { shape: AttendUnits::Staged(shape), .. } =
-        kernels(radeon_780m(), &tower(DType::F16))
-    else {
+    let AttendUnits::Staged(shape) = kernels(radeon_780m(), &tower(DType::F16)) else {
         panic!("matrix units")
     };
     assert!(shape.subgroups * shape.product.0 >= 64, "{shape:?}");
