@@ -24,6 +24,7 @@ use anyhow::Result;
 use clap::Parser;
 use trine_testing::bench::{self, median};
 use trine_vulkan::dispatch::Dispatch;
+use trine_vulkan::kernels::handles::Made;
 use trine_vulkan::kernels::matmul::{
     DirectShape, FragmentShape, HalvesShape, MatmulLaunch, MatmulShape,
 };
@@ -242,8 +243,8 @@ fn prepare<'a>(
             operand: Operand { kind, codes: target.span(), scales: factors.span() },
             unit: 1.0,
         },
-        (true, _) => ProductOutput::Gated { plain: Some(target.span()), operand: None },
-        (false, _) => ProductOutput::Segments(&segments),
+        (true, _) => ProductOutput::Gated(Made::Rows(target.span())),
+        (false, _) => ProductOutput::segments(&segments),
     };
     let input = ProductInput::Operand(operand);
     let launch = |matrix| {

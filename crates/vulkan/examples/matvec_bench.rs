@@ -17,6 +17,7 @@ use clap::Parser;
 use trine_testing::bench::median;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::{Dispatch, Span};
+use trine_vulkan::kernels::handles::Made;
 use trine_vulkan::kernels::matvec::{MatvecLaunch, MatvecShape};
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::product::{
@@ -200,13 +201,13 @@ impl Bench {
         rows.map(|(&rows, target)| Segment { rows, target: target.span() }).collect()
     }
 
-    fn launch<'a>(&self, index: usize, segments: &'a [Segment]) -> MatvecLaunch<'a> {
+    fn launch(&self, index: usize, segments: &[Segment]) -> MatvecLaunch {
         let (codes, scales) = (self.out_codes.span(), self.out_scales.span());
-        let operand = Some(Operand { kind: OperandKind::Fixed16, codes, scales });
+        let operand = Operand { kind: OperandKind::Fixed16, codes, scales };
         let output = if segments.is_empty() {
-            ProductOutput::Gated { plain: None, operand }
+            ProductOutput::Gated(Made::Operand(operand))
         } else {
-            ProductOutput::Segments(segments)
+            ProductOutput::segments(segments)
         };
         let matrix = self.matrices[index % self.matrices.len()].0;
         MatvecLaunch(Product { matrix, width: self.case.width, input: self.input(), output })
@@ -227,7 +228,7 @@ impl Bench {
     }
 
     /// Returns the same product for the kernel for one row.
-    fn stream<'a>(&self, index: usize, segments: &'a [Segment]) -> StreamLaunch<'a> {
+    fn stream(&self, index: usize, segments: &[Segment]) -> StreamLaunch {
         let input = match self.input() {
             ProductInput::Operand(_) => ProductInput::Operand(Operand {
                 kind: OperandKind::Plain,
@@ -237,9 +238,9 @@ impl Bench {
             norm => norm,
         };
         let output = if segments.is_empty() {
-            ProductOutput::Gated { plain: Some(self.floats.span()), operand: None }
+            ProductOutput::Gated(Made::Rows(self.floats.span()))
         } else {
-            ProductOutput::Segments(segments)
+            ProductOutput::segments(segments)
         };
         let matrix = self.matrices[index % self.matrices.len()].0;
         StreamLaunch(Product { matrix, width: 1, input, output })
@@ -328,7 +329,7 @@ impl Bench {
 }
 
 /// Returns registers and spills, if the driver reports them.
-fn registers(gpu: &Gpu, launch: &MatvecLaunch<'_>, shape: MatvecShape) -> String {
+fn registers(gpu: &Gpu, launch: &MatvecLaunch, shape: MatvecShape) -> String {
     let layout = launch.lay_out(gpu.capabilities(), shape, "bench");
     let Ok(layout) = layout else { return String::new() };
     let Ok(report) = gpu.report(&layout.kernel) else { return String::new() };

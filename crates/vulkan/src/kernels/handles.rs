@@ -37,6 +37,8 @@ pub trait Handles: Debug + Clone + Copy + PartialEq {
     type Shared: Debug + Clone + Copy + PartialEq;
     /// Numbers that the host writes for a step, u32.
     type Numbers: Debug + Clone + Copy + PartialEq;
+    /// The unit of a product's results in halves.
+    type Unit: Debug + Clone + Copy + PartialEq;
     /// How many rows and columns there are.
     type Extent: Debug + Clone + Copy + PartialEq;
 }
@@ -57,6 +59,7 @@ impl Handles for Addresses {
     type Frame = FrameAddresses;
     type Shared = Span;
     type Numbers = u64;
+    type Unit = f32;
     type Extent = Extent;
 }
 
@@ -73,6 +76,7 @@ impl Handles for () {
     type Frame = ();
     type Shared = ();
     type Numbers = ();
+    type Unit = ();
     type Extent = ();
 }
 
@@ -131,6 +135,9 @@ pub trait Visitor<A: Handles, B: Handles> {
 
     /// Sees numbers that the host writes for a step.
     fn numbers(&mut self, numbers: A::Numbers) -> B::Numbers;
+
+    /// Returns the unit in which the results of a product with these matrices are counted.
+    fn unit(&mut self, unit: A::Unit, joint: &A::Joint) -> B::Unit;
 
     /// Returns the extent of a launch whose rows have as many columns as these.
     fn extent(&mut self, extent: A::Extent, like: A::Rows) -> B::Extent;
@@ -211,6 +218,8 @@ impl<H: Handles> Visitor<H, ()> for Look<'_, H> {
     }
 
     fn numbers(&mut self, _: H::Numbers) {}
+
+    fn unit(&mut self, _: H::Unit, _: &H::Joint) {}
 
     fn read_from(&mut self, rows: H::Rows, _: usize) {
         self.rows(Role::Read, rows);

@@ -70,9 +70,10 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::attention::WholeLaunch;
+use super::handles::Made;
 use super::operand::Operand;
 use super::product::{
-    Front, Layout, Product, ProductInput, ProductLaunch, ProductOutput, Segment, no_room,
+    Front, Layout, Product, ProductInput, ProductLaunch, ProductOutput, Segments, no_room,
 };
 use crate::capabilities::Capabilities;
 use crate::dispatch::{Fill, Link, Push, Span};
@@ -136,7 +137,7 @@ fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
     Shader::of(kernel, format.name())
 }
 
-impl MatmulLaunch<'_> {
+impl MatmulLaunch {
     /// Returns the bytes of scratch memory that the launch needs in a shape; 0 if it needs none.
     pub fn scratch_bytes(&self, shape: &MatmulShape) -> u64 {
         match shape {
@@ -171,15 +172,9 @@ impl MatmulLaunch<'_> {
         sizes.find(fits).unwrap_or(whole)
     }
 
-    /// Returns the part of the launch for `rows` rows from `first` on, whose products go to
-    /// `segments`. There has to be memory for all of these rows, even for those beyond the
-    /// launch's.
-    pub fn piece<'b>(
-        &self,
-        first: usize,
-        rows: usize,
-        segments: &'b mut Vec<Segment>,
-    ) -> MatmulLaunch<'b> {
+    /// Returns the part of the launch for `rows` rows from `first` on. There has to be memory for
+    /// all of these rows, even for those beyond the launch's.
+    pub fn piece(&self, first: usize, rows: usize) -> MatmulLaunch {
         let after = |span: Span, row: usize| {
             let before = (first * row) as u64;
             Span { address: span.address + before, bytes: span.bytes.saturating_sub(before) }
@@ -189,32 +184,26 @@ impl MatmulLaunch<'_> {
             scales: after(operand.scales, operand.kind.scale_bytes(columns)),
             ..operand
         };
-        let cut = |whole: &[Segment], segments: &mut Vec<Segment>| {
-            segments.clear();
-            segments.extend(whole.iter().map(|segment| {
+        let cut = |whole: Segments| {
+            whole.map(|segment| {
                 let row = 4 * segment.rows;
-                let target = after(segment.target, row);
-                Segment { target: Span { bytes: (rows * row) as u64, ..target }, ..*segment }
-            }));
+                Span { bytes: (rows * row) as u64, ..after(segment.target, row) }
+            })
         };
         let Product { matrix, input, output, .. } = self.product;
         let outputs = self.product.outputs();
         let output = match output {
-            ProductOutput::Segments(whole) => {
-                cut(whole, segments);
-                ProductOutput::Segments(segments)
-            }
-            ProductOutput::Biased { segments: whole, biases } => {
-                cut(whole, segments);
-                ProductOutput::Biased { segments, biases }
+            ProductOutput::Segments(whole) => ProductOutput::Segments(cut(whole)),
+            ProductOutput::Biased { segments, biases } => {
+                ProductOutput::Biased { segments: cut(segments), biases }
             }
             ProductOutput::Activated { bias, operand, unit } => {
                 ProductOutput::Activated { bias, operand: part(operand, outputs), unit }
             }
-            ProductOutput::Gated { plain, operand } => ProductOutput::Gated {
-                plain: plain.map(|span| after(span, 4 * outputs)),
-                operand: operand.map(|operand| part(operand, outputs)),
-            },
+            ProductOutput::Gated(Made::Rows(rows)) => {
+                ProductOutput::Gated(Made::Rows(after(rows, 4 * outputs)))
+            }
+            ProductOutput::Gated(_) => unreachable!("gated products of many rows give only f32"),
             ProductOutput::Gates { .. } => unreachable!("only the kernel for one row gates others"),
             ProductOutput::Heads { .. } => unreachable!("pictures are not multiplied in pieces"),
             ProductOutput::GatedHalves { operand, unit } => {
@@ -265,8 +254,8 @@ impl MatmulLaunch<'_> {
         let kind = input.operand().map(|operand| operand.kind);
         assert_eq!(kind, Some(shape.operand(matrix.format)), "the operand of {shape:?}");
         match output {
-            ProductOutput::Segments(_) | ProductOutput::Gated { operand: None, .. } => {}
-            ProductOutput::Gated { .. } => panic!("{shape:?} gives only f32 and halves"),
+            ProductOutput::Segments(_) | ProductOutput::Gated(Made::Rows(_)) => {}
+            ProductOutput::Gated(_) => panic!("{shape:?} gives only f32 and halves"),
             ProductOutput::Gates { .. } => panic!("only the kernel for one row gates others"),
             ProductOutput::Biased { .. }
             | ProductOutput::Activated { .. }
@@ -297,12 +286,12 @@ impl MatmulLaunch<'_> {
     }
 }
 
-impl ProductLaunch for MatmulLaunch<'_> {
+impl ProductLaunch for MatmulLaunch {
     type Shape = MatmulShape;
 
     const KERNEL: &'static str = "matmul";
 
-    fn product(&self) -> &Product<'_> {
+    fn product(&self) -> &Product {
         &self.product
     }
 

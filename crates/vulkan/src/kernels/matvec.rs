@@ -29,6 +29,7 @@ use super::product::{
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Fill, Link, Push};
 use crate::error::GpuError;
+use crate::kernels::handles::Made;
 use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -70,7 +71,7 @@ pub struct MatvecShape {
 /// for float formats and [`OperandKind::Fixed16`] for the others; gated products go to f32 rows, to
 /// [`OperandKind::Fixed16`] or to both.
 #[derive(Debug, Clone, Copy)]
-pub struct MatvecLaunch<'a>(pub Product<'a>);
+pub struct MatvecLaunch(pub Product);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
@@ -134,7 +135,7 @@ const FEW_OUTPUTS: usize = 512;
 
 /// Returns whether an integrated GPU takes four rows of the matrix at a time first, because two
 /// would read twice as much of the operand.
-fn rereads(launch: &MatvecLaunch<'_>) -> bool {
+fn rereads(launch: &MatvecLaunch) -> bool {
     let width = launch.0.width;
     width == 4 || (width > 4 && !launch.0.matrix.format.is_wide())
 }
@@ -145,7 +146,7 @@ impl MatvecShape {
         Self { local: 256, lanes: 8, rows: 2, unroll: 1, ahead: false, workgroups: 0 };
 
     /// Returns the shapes that are worth measuring on a device, the likeliest first.
-    pub fn candidates(capabilities: &Capabilities, launch: &MatvecLaunch<'_>) -> Vec<Self> {
+    pub fn candidates(capabilities: &Capabilities, launch: &MatvecLaunch) -> Vec<Self> {
         let shape = |local, lanes, rows, unroll| Self {
             local,
             lanes,
@@ -227,7 +228,7 @@ impl MatvecShape {
     }
 
     /// Returns whether a device can run a launch in this shape.
-    pub fn fits(&self, capabilities: &Capabilities, launch: &MatvecLaunch<'_>) -> bool {
+    pub fn fits(&self, capabilities: &Capabilities, launch: &MatvecLaunch) -> bool {
         let Some(subgroup) = subgroup(capabilities) else { return false };
         let gated = launch.0.is_gated();
         let fixed = launch.gives_fixed();
@@ -252,10 +253,10 @@ impl MatvecShape {
     }
 }
 
-impl MatvecLaunch<'_> {
+impl MatvecLaunch {
     /// Returns whether gated products become an operand.
     fn gives_fixed(&self) -> bool {
-        matches!(self.0.output, ProductOutput::Gated { operand: Some(_), .. })
+        matches!(self.0.output, ProductOutput::Gated(made) if made.operand().is_some())
     }
 
     /// Returns the outputs of a workgroup's tile that it gathers to quantise them.
@@ -290,8 +291,8 @@ impl MatvecLaunch<'_> {
     pub(super) fn constants(&self, shape: MatvecShape, subgroup: u32) -> Constants {
         let Product { matrix, width, input, output } = self.0;
         let output = match output {
-            ProductOutput::Gated { plain, operand } => {
-                u32::from(plain.is_some()) | u32::from(operand.is_some()) << 1
+            ProductOutput::Gated(made) => {
+                u32::from(made.rows().is_some()) | u32::from(made.operand().is_some()) << 1
             }
             _ => 1,
         };
@@ -338,7 +339,7 @@ impl MatvecLaunch<'_> {
             scale: product.input.scale(),
             ..Args::default()
         };
-        if let ProductOutput::Gated { plain: None, .. } = product.output {
+        if let ProductOutput::Gated(Made::Operand(_)) = product.output {
             // The address of the operand comes after those of the rows, even if there are no rows.
             args.front.outputs.rotate_right(1);
         }
@@ -355,8 +356,8 @@ impl MatvecLaunch<'_> {
             assert_eq!(operand.kind, kind, "the operand of {:?}", matrix.format);
         }
         match output {
-            ProductOutput::Segments(_) | ProductOutput::Gated { operand: None, .. } => {}
-            ProductOutput::Gated { operand: Some(operand), .. }
+            ProductOutput::Segments(_) | ProductOutput::Gated(Made::Rows(_)) => {}
+            ProductOutput::Gated(Made::Operand(operand) | Made::Both(_, operand))
             | ProductOutput::GatedHalves { operand, .. } => {
                 assert_eq!(operand.kind, OperandKind::Fixed16, "the result of a gated product");
             }
@@ -382,12 +383,12 @@ impl MatvecLaunch<'_> {
     }
 }
 
-impl ProductLaunch for MatvecLaunch<'_> {
+impl ProductLaunch for MatvecLaunch {
     type Shape = MatvecShape;
 
     const KERNEL: &'static str = "matvec";
 
-    fn product(&self) -> &Product<'_> {
+    fn product(&self) -> &Product {
         &self.0
     }
 

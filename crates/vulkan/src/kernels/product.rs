@@ -8,6 +8,7 @@ use std::fmt::Debug;
 
 use bytemuck::{Pod, Zeroable};
 
+use super::handles::{Addresses, Handles, Made, Role, Visitor, spans};
 use super::operand::{GROUP, Operand, OperandKind};
 use crate::capabilities::Capabilities;
 use crate::compiler::Compiler;
@@ -22,122 +23,228 @@ pub(crate) const OUTPUTS_MAX: usize = 3;
 const SUBGROUP_MIN: u32 = 8;
 
 /// Where the activations come from.
-#[derive(Debug, Clone, Copy)]
-pub enum ProductInput {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ProductInput<H: Handles = Addresses> {
     /// An operand. Which kinds are possible depends on the kernel.
-    Operand(Operand),
-    /// The norm of the residual stream; one row.
+    Operand(H::Form),
+    /// The norm of the residual stream, which every workgroup computes for itself; one row.
     Norm {
         /// The residual stream, (columns) f32.
-        x: Span,
-        /// Address of the norm's factors, (columns) f32.
-        weight: u64,
+        x: H::Rows,
+        /// The norm's factors, (columns) f32.
+        weight: H::Vector,
         /// Added to the mean square.
         epsilon: f32,
     },
     /// The norm of the residual stream after the norm of something was added to it; one row.
     NormAddNorm {
         /// The residual stream, (columns) f32.
-        x: Span,
+        x: H::Rows,
         /// Factor on the sum.
         scale: f32,
         /// What is normed and added, (columns) f32.
-        added: Span,
-        /// Address of the factors of that norm, (columns) f32.
-        added_weight: u64,
-        /// Address of the factors of the second norm, (columns) f32.
-        weight: u64,
+        added: H::Rows,
+        /// The factors of that norm, (columns) f32.
+        added_weight: H::Vector,
+        /// The factors of the second norm, (columns) f32.
+        weight: H::Vector,
         /// Added to the mean squares of both.
         epsilon: f32,
         /// Where the new residual stream goes; other memory than `x`, which all workgroups read.
         /// `None` if another product writes it.
-        x_out: Option<Span>,
+        x_out: Option<H::Rows>,
     },
 }
 
 /// Consecutive rows of the matrix and where their products go.
-#[derive(Debug, Clone, Copy)]
-pub struct Segment {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Segment<H: Handles = Addresses> {
     /// Rows of the matrix.
     pub rows: usize,
     /// (width, rows) f32.
-    pub target: Span,
+    pub target: H::Rows,
 }
 
+/// At most [`OUTPUTS_MAX`] segments, which together are the matrix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Segments<H: Handles = Addresses>([Option<Segment<H>>; OUTPUTS_MAX]);
+
+impl<H: Handles> Segments<H> {
+    /// Returns these segments.
+    ///
+    /// # Panics
+    /// If there are more than [`OUTPUTS_MAX`].
+    pub fn of(segments: &[Segment<H>]) -> Self {
+        assert!(segments.len() <= OUTPUTS_MAX, "{} segments", segments.len());
+        Self(std::array::from_fn(|at| segments.get(at).copied()))
+    }
+
+    /// Returns them in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment<H>> {
+        self.0.iter().flatten()
+    }
+
+    /// Returns the memory that they take, in order.
+    pub(crate) fn targets(&self) -> Vec<H::Rows> {
+        self.iter().map(|segment| segment.target).collect()
+    }
+
+    /// Returns the only one's memory, if there is one segment.
+    pub(crate) fn only(&self) -> Option<H::Rows> {
+        match self.0 {
+            [Some(segment), None, None] => Some(segment.target),
+            _ => None,
+        }
+    }
+
+    /// Returns the same rows with other memory.
+    pub(crate) fn map<B: Handles>(
+        &self,
+        mut target: impl FnMut(&Segment<H>) -> B::Rows,
+    ) -> Segments<B> {
+        Segments(
+            self.0.map(|segment| segment.map(|it| Segment { rows: it.rows, target: target(&it) })),
+        )
+    }
+}
+
+/// The biases of each output: of each segment, or of each third.
+pub type Biases<H = Addresses> = [Option<<H as Handles>::Vector>; OUTPUTS_MAX];
+
 /// What is done with the products.
-#[derive(Debug, Clone, Copy)]
-pub enum ProductOutput<'a> {
-    /// They are written, the segments' rows one after another: at most three segments, which
-    /// together are the matrix.
-    Segments(&'a [Segment]),
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ProductOutput<H: Handles = Addresses> {
+    /// They are written, the segments' rows one after another.
+    Segments(Segments<H>),
     /// `gelu(gate) * up` is written; the matrix consists of the rows of the gate followed by those
-    /// of `up`.
-    Gated {
-        /// (width, rows / 2) f32.
-        plain: Option<Span>,
-        /// The same as another product's operand. Which kinds are possible depends on the kernel.
-        operand: Option<Operand>,
-    },
+    /// of `up`. (width, rows / 2); which kinds of operands are possible depends on the kernel.
+    Gated(Made<H>),
     /// The products of each segment and its biases are written. For weights in
     /// [`Format::F16Fragments`](crate::pack::Format::F16Fragments).
     Biased {
         /// As in [`ProductOutput::Segments`].
-        segments: &'a [Segment],
-        /// Address of the biases of each segment, (rows of the segment) f32.
-        biases: [u64; OUTPUTS_MAX],
+        segments: Segments<H>,
+        /// The biases of each segment, (rows of the segment) f32.
+        biases: Biases<H>,
     },
     /// `gelu(product + bias)` is written as an operand in halves. For such weights, too.
     Activated {
-        /// Address of the biases, (rows) f32.
-        bias: u64,
+        /// The biases, (rows) f32.
+        bias: H::Vector,
         /// (width, rows) in [`OperandKind::Fragments`].
-        operand: Operand,
+        operand: H::Operand,
         /// As in [`ProductOutput::GatedHalves`].
-        unit: f32,
+        unit: H::Unit,
     },
     /// Queries, keys and values of a picture are written with their biases, a third of the rows
     /// each. For such weights, too.
     Heads {
         /// (width, rows / 3) f32.
-        query: Span,
+        query: H::Rows,
         /// As [`WholeLaunch`](crate::kernels::attention::WholeLaunch) takes them.
-        keys: Span,
+        keys: H::Rows,
         /// As [`WholeLaunch`](crate::kernels::attention::WholeLaunch) takes them.
-        values: Span,
+        values: H::Rows,
         /// Elements of a head.
         dim: usize,
-        /// Address of the biases of each third, (rows / 3) f32.
-        biases: [u64; OUTPUTS_MAX],
+        /// The biases of each third, (rows / 3) f32.
+        biases: Biases<H>,
     },
     /// `gelu(product) * by` is written.
     Gates {
-        /// (width, rows) f32; one row.
-        by: Span,
-        /// (width, rows) f32.
-        target: Span,
+        /// (1, rows) f32 after the first columns.
+        by: H::Rows,
+        /// Columns before these.
+        first: usize,
+        /// (1, rows) f32.
+        target: H::Rows,
     },
     /// The same as [`ProductOutput::Gated`] as an operand in halves.
     GatedHalves {
         /// (width, rows / 2), whole groups of columns, of the same kind as the input:
         /// [`OperandKind::Halves`] or [`OperandKind::Fragments`].
-        operand: Operand,
+        operand: H::Operand,
         /// The power of two in whose units all rows are counted. No result may exceed 65504 units;
         /// results below 2^-14 of a unit lose bits.
-        unit: f32,
+        unit: H::Unit,
     },
 }
 
 /// A product of a matrix with rows of activations.
-#[derive(Debug, Clone, Copy)]
-pub struct Product<'a> {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Product<H: Handles = Addresses> {
     /// The matrix.
-    pub matrix: Matrix,
+    pub matrix: H::Joint,
     /// Rows of activations; 1 with a norm.
     pub width: usize,
     /// The activations.
-    pub input: ProductInput,
+    pub input: ProductInput<H>,
     /// Where the products go.
-    pub output: ProductOutput<'a>,
+    pub output: ProductOutput<H>,
+}
+
+impl<H: Handles> Product<H> {
+    /// Returns the product over what a visitor gives for its operands.
+    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> Product<B> {
+        let input = match self.input {
+            ProductInput::Operand(form) => ProductInput::Operand(by.form(form)),
+            ProductInput::Norm { x, weight, epsilon } => {
+                ProductInput::Norm { x: by.read(x), weight: by.vector(weight), epsilon }
+            }
+            ProductInput::NormAddNorm { x, scale, added, added_weight, weight, epsilon, x_out } => {
+                ProductInput::NormAddNorm {
+                    added: by.read(added),
+                    x: by.read(x),
+                    x_out: x_out.map(|rows| by.write(rows)),
+                    added_weight: by.vector(added_weight),
+                    weight: by.vector(weight),
+                    scale,
+                    epsilon,
+                }
+            }
+        };
+        let matrix = by.joint(&self.matrix, 0);
+        Product { matrix, width: self.width, input, output: self.visit_output(by) }
+    }
+
+    /// Returns whether gate and up are multiplied.
+    pub(crate) fn is_gated(&self) -> bool {
+        matches!(self.output, ProductOutput::Gated(_) | ProductOutput::GatedHalves { .. })
+    }
+
+    fn visit_output<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> ProductOutput<B> {
+        match self.output {
+            ProductOutput::Segments(segments) => {
+                ProductOutput::Segments(segments.map(|segment| by.write(segment.target)))
+            }
+            ProductOutput::Biased { segments, biases } => ProductOutput::Biased {
+                segments: segments.map(|segment| by.write(segment.target)),
+                biases: biases.map(|bias| bias.map(|bias| by.vector(bias))),
+            },
+            ProductOutput::Gated(made) => ProductOutput::Gated(made.visit(by)),
+            ProductOutput::Activated { bias, operand, unit } => ProductOutput::Activated {
+                bias: by.vector(bias),
+                operand: by.operand(Role::Write, operand),
+                unit: by.unit(unit, &self.matrix),
+            },
+            ProductOutput::Heads { query, keys, values, dim, biases } => ProductOutput::Heads {
+                query: by.write(query),
+                keys: by.write(keys),
+                values: by.write(values),
+                dim,
+                biases: biases.map(|bias| bias.map(|bias| by.vector(bias))),
+            },
+            ProductOutput::Gates { by: row, first, target } => ProductOutput::Gates {
+                by: by.read_from(row, first),
+                first,
+                target: by.write(target),
+            },
+            ProductOutput::GatedHalves { operand, unit } => ProductOutput::GatedHalves {
+                operand: by.operand(Role::Write, operand),
+                unit: by.unit(unit, &self.matrix),
+            },
+        }
+    }
 }
 
 /// The arguments with which those of every kernel begin.
@@ -193,7 +300,7 @@ pub trait ProductLaunch: Sync {
     const KERNEL: &'static str;
 
     /// What is multiplied.
-    fn product(&self) -> &Product<'_>;
+    fn product(&self) -> &Product;
 
     /// Returns the shapes that the device can run: at least one, if the kernel can multiply this on
     /// the device at all. The first is the one to use before anything is measured.
@@ -246,7 +353,7 @@ pub trait ProductLaunch: Sync {
         self.product().check();
         let Layout { kernel, push, workgroups, scratch, link, hands } =
             self.lay_out(gpu.capabilities(), shape, label)?;
-        let (mut reads, mut writes) = self.product().spans();
+        let (mut reads, mut writes) = spans(|look| _ = self.product().visit(look));
         reads.extend(scratch);
         writes.extend(scratch);
         Ok(Dispatch {
@@ -335,14 +442,26 @@ impl ProductInput {
     }
 }
 
-impl ProductOutput<'_> {
+impl<H: Handles> ProductOutput<H> {
+    /// Returns that these segments are written.
+    pub fn segments(segments: &[Segment<H>]) -> Self {
+        ProductOutput::Segments(Segments::of(segments))
+    }
+
+    /// Returns whether it is an operand in halves.
+    pub(crate) fn is_halves(&self) -> bool {
+        matches!(self, ProductOutput::GatedHalves { .. } | ProductOutput::Activated { .. })
+    }
+}
+
+impl ProductOutput {
     /// Returns its part of a key of measurements.
     fn name(&self) -> &'static str {
         match self {
             ProductOutput::Segments(_) => "rows",
-            ProductOutput::Gated { operand: None, .. } => "gated",
-            ProductOutput::Gated { plain: None, .. } => "gated-operand",
-            ProductOutput::Gated { .. } => "gated-both",
+            ProductOutput::Gated(Made::Rows(_)) => "gated",
+            ProductOutput::Gated(Made::Operand(_)) => "gated-operand",
+            ProductOutput::Gated(Made::Both(..)) => "gated-both",
             ProductOutput::GatedHalves { .. } => "gated halves",
             ProductOutput::Biased { .. } => "biased rows",
             ProductOutput::Activated { .. } => "activated halves",
@@ -355,8 +474,8 @@ impl ProductOutput<'_> {
     pub(super) fn number(&self) -> u32 {
         match self {
             ProductOutput::Segments(_) => 0,
-            ProductOutput::Gated { operand: None, .. } => 1,
-            ProductOutput::Gated { .. } | ProductOutput::GatedHalves { .. } => 2,
+            ProductOutput::Gated(Made::Rows(_)) => 1,
+            ProductOutput::Gated(_) | ProductOutput::GatedHalves { .. } => 2,
             ProductOutput::Gates { .. } => 3,
             ProductOutput::Biased { .. } => 4,
             ProductOutput::Activated { .. } => 5,
@@ -364,39 +483,30 @@ impl ProductOutput<'_> {
         }
     }
 
-    /// Returns whether it is an operand in halves.
-    pub(super) fn is_halves(&self) -> bool {
-        matches!(self, ProductOutput::GatedHalves { .. } | ProductOutput::Activated { .. })
-    }
-
-    /// Returns the memory that it takes, in the order of the kernels' arguments; what gates are
-    /// multiplied by comes last.
+    /// Returns what the kernels' arguments name, in their order; what gates are multiplied by comes
+    /// last.
     fn spans(&self) -> Vec<Span> {
         match self {
             ProductOutput::Segments(segments) | ProductOutput::Biased { segments, .. } => {
-                segments.iter().map(|segment| segment.target).collect()
+                segments.targets()
             }
-            ProductOutput::Gated { plain, operand } => {
-                plain.iter().copied().chain(operand.iter().flat_map(Operand::spans)).collect()
+            ProductOutput::Gated(made) => {
+                let operand = made.operand();
+                made.rows().into_iter().chain(operand.iter().flat_map(Operand::spans)).collect()
             }
             ProductOutput::GatedHalves { operand, .. }
             | ProductOutput::Activated { operand, .. } => operand.spans().collect(),
             ProductOutput::Heads { query, keys, values, .. } => vec![*query, *keys, *values],
-            ProductOutput::Gates { by, target } => vec![*target, *by],
+            ProductOutput::Gates { by, target, .. } => vec![*target, *by],
         }
     }
 }
 
-impl Product<'_> {
+impl Product {
     /// Returns the bytes of the weights and of the products: what a launch moves at least.
     pub fn bytes(&self) -> u64 {
         let size = if self.output.is_halves() { 2 } else { 4 };
         self.matrix.cost(self.width).0 + (size * self.width * self.outputs()) as u64
-    }
-
-    /// Returns whether gate and up are multiplied.
-    pub(super) fn is_gated(&self) -> bool {
-        matches!(self.output, ProductOutput::Gated { .. } | ProductOutput::GatedHalves { .. })
     }
 
     /// Returns the number of results for a row of activations.
@@ -416,7 +526,9 @@ impl Product<'_> {
         let mut outputs = [0; OUTPUTS_MAX];
         outputs.iter_mut().zip(self.output.spans()).for_each(|(to, span)| *to = span.address);
         let [high, scales, supers] = match self.output {
-            ProductOutput::Biased { biases, .. } | ProductOutput::Heads { biases, .. } => biases,
+            ProductOutput::Biased { biases, .. } | ProductOutput::Heads { biases, .. } => {
+                biases.map(Option::unwrap_or_default)
+            }
             ProductOutput::Activated { bias, .. } => [bias; OUTPUTS_MAX],
             _ => [planes.high, planes.scales, planes.supers],
         };
@@ -431,7 +543,7 @@ impl Product<'_> {
         match self.output {
             ProductOutput::Segments(segments) | ProductOutput::Biased { segments, .. } => {
                 let mut row = 0;
-                for (index, segment) in segments.iter().take(OUTPUTS_MAX).enumerate() {
+                for (index, segment) in segments.iter().enumerate() {
                     rows[index] = segment.rows as u32;
                     row += rows[index];
                     if let Some(begin) = begins.get_mut(index) {
@@ -443,31 +555,12 @@ impl Product<'_> {
                 rows = [outputs / 3; OUTPUTS_MAX];
                 begins = [outputs / 3, outputs / 3 * 2];
             }
-            ProductOutput::Gated { .. }
+            ProductOutput::Gated(_)
             | ProductOutput::GatedHalves { .. }
             | ProductOutput::Activated { .. }
             | ProductOutput::Gates { .. } => rows[0] = outputs,
         }
         (rows, begins)
-    }
-
-    /// Returns the memory that it reads, apart from weights, and the memory that it writes.
-    fn spans(&self) -> (Vec<Span>, Vec<Span>) {
-        let mut writes = self.output.spans();
-        let by = match self.output {
-            ProductOutput::Gates { .. } => writes.pop(),
-            _ => None,
-        };
-        let mut reads: Vec<Span> = match self.input {
-            ProductInput::Operand(operand) => operand.spans().collect(),
-            ProductInput::Norm { x, .. } => vec![x],
-            ProductInput::NormAddNorm { x, added, x_out, .. } => {
-                writes.extend(x_out);
-                vec![x, added]
-            }
-        };
-        reads.extend(by);
-        (reads, writes)
     }
 
     /// Asserts that the product does not contradict itself.
@@ -480,13 +573,11 @@ impl Product<'_> {
         }
         match self.output {
             ProductOutput::Segments(segments) | ProductOutput::Biased { segments, .. } => {
-                assert!((1..=OUTPUTS_MAX).contains(&segments.len()), "{} segments", segments.len());
                 let all: usize = segments.iter().map(|segment| segment.rows).sum();
                 assert_eq!(all, rows, "rows of the segments");
             }
-            ProductOutput::Gated { plain, operand } => {
+            ProductOutput::Gated(_) => {
                 assert!(rows.is_multiple_of(2), "gate and up have as many rows");
-                assert!(plain.is_some() || operand.is_some(), "gated products go somewhere");
             }
             ProductOutput::Activated { operand, .. } => {
                 assert_eq!(operand.kind, OperandKind::Fragments, "what activated products give");
@@ -522,123 +613,4 @@ pub(super) fn subgroup(capabilities: &Capabilities) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernels::matmul::MatmulLaunch;
-    use crate::kernels::matvec::MatvecLaunch;
-    use crate::kernels::stream::StreamLaunch;
-    use crate::pack::{Format, PlaneBytes};
-
-    const MATRIX: Matrix = Matrix {
-        format: Format::Q4_0,
-        rows: 512,
-        columns: 256,
-        planes: PlaneBytes { codes: 1, high: 2, scales: 3, supers: 4 },
-    };
-
-    fn span(address: u64) -> Span {
-        Span { address, bytes: 8 }
-    }
-
-    fn operand(kind: OperandKind, address: u64) -> Operand {
-        let is_f32 = matches!(kind, OperandKind::Plain | OperandKind::Interleaved);
-        let scales = if is_f32 { Span { address: 0, bytes: 0 } } else { span(address + 1000) };
-        Operand { kind, codes: span(address), scales }
-    }
-
-    fn double_norm() -> ProductInput {
-        ProductInput::NormAddNorm {
-            x: span(100),
-            scale: 1.0,
-            added: span(200),
-            added_weight: 300,
-            weight: 400,
-            epsilon: 0.5,
-            x_out: Some(span(500)),
-        }
-    }
-
-    /// Files of measurements hold these: with other keys everything would be measured again.
-    #[test]
-    fn keys_stay_as_files_have_them() {
-        let rows = ProductOutput::Segments(&[]);
-        let plain = ProductOutput::Gated { plain: Some(span(0)), operand: None };
-        let gated = |kind| ProductOutput::Gated { plain: None, operand: Some(operand(kind, 0)) };
-        let fixed = operand(OperandKind::Fixed16, 0);
-        let both = ProductOutput::Gated { plain: Some(span(0)), operand: Some(fixed) };
-        let halves = operand(OperandKind::Halves, 0);
-        let halves = ProductOutput::GatedHalves { operand: halves, unit: 1.0 };
-        let given = |kind| ProductInput::Operand(operand(kind, 0));
-        let norm = ProductInput::Norm { x: span(0), weight: 0, epsilon: 0.0 };
-        let stream =
-            |input, output| StreamLaunch(Product { matrix: MATRIX, width: 1, input, output }).key();
-        let matvec = |width, input, output| {
-            MatvecLaunch(Product { matrix: MATRIX, width, input, output }).key()
-        };
-        let matmul = |width, input, output| {
-            let product = Product { matrix: MATRIX, width, input, output };
-            MatmulLaunch { product, scratch: None }.key()
-        };
-        let interleaved = OperandKind::Interleaved;
-        let keys = [
-            stream(given(OperandKind::Plain), rows),
-            stream(given(interleaved), plain),
-            stream(norm, gated(interleaved)),
-            stream(double_norm(), rows),
-            matvec(1, norm, rows),
-            matvec(2, given(OperandKind::Fixed16), gated(OperandKind::Fixed16)),
-            matvec(8, given(OperandKind::Plain), both),
-            matmul(16, given(OperandKind::Halves), halves),
-            matmul(64, given(OperandKind::Fixed16), plain),
-            matmul(512, given(OperandKind::Plain), rows),
-        ];
-        let known = [
-            "stream q4_0 512x256 w1 f32 rows",
-            "stream q4_0 512x256 w1 interleaved gated",
-            "stream q4_0 512x256 w1 norm gated-operand",
-            "stream q4_0 512x256 w1 norm-add-norm rows",
-            "matvec q4_0 512x256 w1 norm rows",
-            "matvec q4_0 512x256 w2 fixed16 gated-operand",
-            "matvec q4_0 512x256 w8 f32 gated-both",
-            "matmul q4_0 512x256 w16 halves gated halves",
-            "matmul q4_0 512x256 w64 fixed16 gated",
-            "matmul q4_0 512x256 w512 f32 rows",
-        ];
-        assert_eq!(keys, known);
-    }
-
-    #[test]
-    fn arguments_say_where_everything_is() {
-        let segments = [(300, 10), (200, 20), (12, 30)]
-            .map(|(rows, address)| Segment { rows, target: span(address) });
-        let output = ProductOutput::Segments(&segments);
-        let product = Product { matrix: MATRIX, width: 1, input: double_norm(), output };
-        product.check();
-        let words = bytemuck::cast::<_, [u64; 9]>(product.front());
-        assert_eq!(words, [1, 2, 3, 4, 100, 200, 10, 20, 30]);
-        assert_eq!(bytemuck::cast::<_, [u64; 3]>(product.input.norm_args()), [400, 300, 500]);
-        assert_eq!(product.split(), ([300, 200, 12], [300, 500]));
-        let (reads, writes) = product.spans();
-        assert_eq!(reads, [span(100), span(200)]);
-        assert_eq!(writes, [10, 20, 30, 500].map(span));
-
-        let input = ProductInput::Operand(operand(OperandKind::Halves, 100));
-        let output =
-            ProductOutput::GatedHalves { operand: operand(OperandKind::Halves, 10), unit: 2.0 };
-        let product = Product { input, output, width: 7, ..product };
-        product.check();
-        let words = bytemuck::cast::<_, [u64; 9]>(product.front());
-        assert_eq!(words, [1, 2, 3, 4, 100, 1100, 10, 1010, 0]);
-        assert_eq!(product.split(), ([256, 0, 0], [256, 256]));
-        let (reads, writes) = product.spans();
-        assert_eq!((reads, writes), (vec![span(100), span(1100)], vec![span(10), span(1010)]));
-    }
-
-    #[test]
-    #[should_panic(expected = "rows of the segments")]
-    fn segments_that_are_not_the_matrix_are_refused() {
-        let segments = [Segment { rows: 500, target: span(0) }];
-        let output = ProductOutput::Segments(&segments);
-        Product { matrix: MATRIX, width: 1, input: double_norm(), output }.check();
-    }
-}
+mod tests;

@@ -21,6 +21,7 @@ use super::product::{
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Fill, Hands, Link, Push};
 use crate::error::GpuError;
+use crate::kernels::handles::Made;
 use crate::pack::Format;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -69,7 +70,7 @@ pub struct StreamShape {
 /// f32, interleaved or not, or normed. Gated products go to one place, as f32, or interleaved in
 /// whole blocks; a product may also be the gate of a row that is there.
 #[derive(Debug, Clone, Copy)]
-pub struct StreamLaunch<'a>(pub Product<'a>);
+pub struct StreamLaunch(pub Product);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
@@ -208,7 +209,7 @@ fn staged_blocks(
     Some(blocks.div_ceil(pieces))
 }
 
-impl StreamLaunch<'_> {
+impl StreamLaunch {
     /// Returns the workgroups in a shape: on a software renderer as many as keep loops short, no
     /// more than there are outputs for their teams, and as many as have equal shares of the
     /// outputs, if that leaves few of them out. One team with more rows than the others keeps all
@@ -256,12 +257,10 @@ impl StreamLaunch<'_> {
             }
         }
         match self.0.output {
-            ProductOutput::Segments(segments) => {
-                hands.gives.extend(segments.iter().map(|segment| segment.target));
-            }
-            ProductOutput::Gated { plain, operand } => {
-                hands.gives.extend(plain);
-                hands.gives.extend(operand.map(|operand| operand.codes));
+            ProductOutput::Segments(segments) => hands.gives.extend(segments.targets()),
+            ProductOutput::Gated(made) => {
+                hands.gives.extend(made.rows());
+                hands.gives.extend(made.operand().map(|operand| operand.codes));
             }
             ProductOutput::Gates { target, .. } => hands.gives.push(target),
             _ => unreachable!("the kernel has no other outputs"),
@@ -280,8 +279,8 @@ impl StreamLaunch<'_> {
         match product.output {
             ProductOutput::Segments(_)
             | ProductOutput::Gates { .. }
-            | ProductOutput::Gated { operand: None, .. } => {}
-            ProductOutput::Gated { plain: None, operand: Some(operand) } => {
+            | ProductOutput::Gated(Made::Rows(_)) => {}
+            ProductOutput::Gated(Made::Operand(operand)) => {
                 assert_eq!(operand.kind, OperandKind::Interleaved, "products are f32");
                 assert!(product.outputs().is_multiple_of(SCALE_BLOCK), "whole blocks");
             }
@@ -290,12 +289,12 @@ impl StreamLaunch<'_> {
     }
 }
 
-impl ProductLaunch for StreamLaunch<'_> {
+impl ProductLaunch for StreamLaunch {
     type Shape = StreamShape;
 
     const KERNEL: &'static str = "stream";
 
-    fn product(&self) -> &Product<'_> {
+    fn product(&self) -> &Product {
         &self.0
     }
 

@@ -27,6 +27,7 @@ use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::matmul::probe;
+use crate::kernels::product::Product;
 use crate::kernels::sample::SampleLaunch;
 use crate::raw::pipeline::KernelKey;
 use crate::weights::Weights;
@@ -70,10 +71,10 @@ impl LaunchFacts {
         let plan = plans.of(*exact);
         let (memory_bytes, operations) = match &node.work {
             Work::Product(work) => {
-                let rows = work.joint.weights.iter().map(|id| plan.weight(*id).rows).sum::<usize>();
-                let row = work.joint.format.row_bytes(work.joint.columns).total();
-                let width = graph.product_rows(node.rows, work);
-                (rows as u64 * row, 2 * (rows * work.joint.columns * width) as u64)
+                let Product { matrix, width, .. } = &work.product;
+                let rows = matrix.weights.iter().map(|id| plan.weight(*id).rows).sum::<usize>();
+                let row = matrix.format.row_bytes(matrix.columns).total();
+                (rows as u64 * row, 2 * (rows * matrix.columns * width) as u64)
             }
             work if work.attends().is_some() => {
                 let workload = key.workload(plans.options);

@@ -291,6 +291,10 @@ impl Visitor<Ids, Addresses> for At<'_> {
         }
     }
 
+    fn unit(&mut self, (): (), joint: &Joint) -> f32 {
+        self.emitter.weights.unit(joint.weights[0])
+    }
+
     fn read_from(&mut self, rows: ValueId, first: usize) -> Span {
         self.emitter.span_after(rows, first)
     }

@@ -11,7 +11,7 @@ use trine_model::{Claim, Rows, Scratch, WeightId, Width};
 
 use super::lent::LentWork;
 use super::passes::Attended;
-pub(super) use super::products::{Input, Output, ProductKernel, ProductWork};
+pub(super) use super::products::{Input, Output, ProductKernel, ProductWork, whole};
 use super::values::touch;
 pub(super) use super::values::{Form, Home, Ids, Made, OperandValue, Touch, ValueId};
 use crate::capabilities::Capabilities;
@@ -76,7 +76,8 @@ macro_rules! launches {
             pub(super) fn visit(&self, see: &mut dyn FnMut(Seen<'_, Ids>)) {
                 match self {
                     $(Work::$kind(launch) => _ = launch.visit(&mut Look(see)),)*
-                    Work::Product(_) | Work::Lent(_) => {}
+                    Work::Product(work) => _ = work.product.visit(&mut Look(see)),
+                    Work::Lent(_) => {}
                 }
             }
 
@@ -141,7 +142,6 @@ impl Work {
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {
-            Work::Product(work) => work.touches(see),
             Work::Lent(work) => work.touches(see),
             _ => self.visit(&mut |seen| touch(seen).into_iter().for_each(&mut *see)),
         }
@@ -353,18 +353,6 @@ impl Graph {
         match self.value(id).home {
             Home::Of(before) => self.home(before),
             home => (id, home),
-        }
-    }
-
-    /// Returns the rows of activations of a product in a launch over these rows.
-    pub(super) fn product_rows(&self, rows: Rows, work: &ProductWork) -> usize {
-        match &work.output {
-            // A product may be of the first rows only.
-            Output::Parts(values) => self.value(values[0]).rows,
-            Output::Gated(_)
-            | Output::Activated(_)
-            | Output::Heads { .. }
-            | Output::Gates { .. } => self.width.of(rows),
         }
     }
 

@@ -10,7 +10,9 @@ use trine_model::{
 };
 
 use super::frame::tile_rows;
-use super::graph::{Form, Graph, Home, Ids, Input, Made, Node, Output, ProductWork, ValueId, Work};
+use super::graph::{
+    Form, Graph, Home, Ids, Input, Made, Node, Output, ProductWork, ValueId, Work, whole,
+};
 use super::lent::LentWork;
 use super::loans::places;
 use super::passes::{Attended, PassKey};
@@ -27,6 +29,7 @@ use crate::kernels::heads::{DIM_MAX, Factors, HeadsLaunch, Stored, Turned};
 use crate::kernels::limits::Limits;
 use crate::kernels::mix::{MixLaunch, Stream};
 use crate::kernels::operand::OperandKind;
+use crate::kernels::product::{self, Segment};
 use crate::kernels::rows::{LayerNorm, RowLimits, RowWork, RowsLaunch, Target};
 use crate::kernels::sum::{SumLaunch, SumTerm};
 use crate::weights::Joint;
@@ -446,9 +449,9 @@ impl Lowering<'_> {
         };
         let output = output(self);
         let kernel = self.selection.product(&joint, rows, false);
-        let work =
-            ProductWork { kernel, joint, input: Input::Given(form), biases: Vec::new(), output };
-        self.push(self.rows_of(id), Work::Product(work));
+        let input = Input::Operand(form);
+        let product = product::Product { matrix: joint, width: rows, input, output };
+        self.push(self.rows_of(id), Work::Product(ProductWork { kernel, product }));
         Ok(())
     }
 
@@ -458,9 +461,11 @@ impl Lowering<'_> {
                 let own = products.iter().find(|product| product.weight == *id);
                 own.expect("a joint is of the operation's matrices").output
             };
-            let outputs: Vec<BufferId> = joint.weights.iter().map(output).collect();
+            let part = |id: &WeightId| (self.plan.weight(*id).rows, output(id));
+            let parts: Vec<_> = joint.weights.iter().map(part).collect();
             self.product(input, joint, |lowering| {
-                Output::Parts(outputs.into_iter().map(|id| lowering.fresh(id)).collect())
+                let segment = |(rows, id)| Segment { rows, target: lowering.fresh(id) };
+                Output::segments(&parts.into_iter().map(segment).collect::<Vec<_>>())
             })?;
         }
         Ok(())
@@ -502,7 +507,7 @@ impl Lowering<'_> {
                 let columns = self.plan.buffer(*output).columns;
                 let exact = self.graph.fresh_rows(exact_rows, columns, Home::Own);
                 let joint = Joint::of(self.plan, *weight);
-                self.product_of(*input, exact_rows, joint, |_| Output::Parts(vec![exact]))?;
+                self.product_of(*input, exact_rows, joint, |_| whole(columns, exact))?;
                 amends.push((*output, exact));
             }
         }
@@ -526,8 +531,9 @@ impl Lowering<'_> {
         }
         for joint in joints {
             self.product(input, joint, |lowering| {
-                parts.push(lowering.like(output, Home::Own));
-                Output::Parts(parts[parts.len() - 1..].to_vec())
+                let part = lowering.like(output, Home::Own);
+                parts.push(part);
+                whole(lowering.graph.value(part).columns, part)
             })?;
         }
         let [gate, up] = parts[..] else { unreachable!("a gated product has two matrices") };

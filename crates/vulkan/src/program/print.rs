@@ -18,6 +18,7 @@ use super::graph::{
 };
 use crate::kernels::attention::Attention;
 use crate::kernels::handles::Seen;
+use crate::kernels::product::Product;
 use crate::pack::format_of;
 
 /// A graph to be printed.
@@ -124,8 +125,10 @@ impl<'a> Printed<'a> {
     /// Returns a weight of a launch, in the format in which it is multiplied.
     fn weight_of(&self, node: &Node, id: WeightId) -> String {
         match &node.work {
-            Work::Product(ProductWork { joint, .. }) if joint.weights.contains(&id) => {
-                format!("{}:{}", self.plan.weight(id).name, joint.format.name())
+            Work::Product(ProductWork { product: Product { matrix, .. }, .. })
+                if matrix.weights.contains(&id) =>
+            {
+                format!("{}:{}", self.plan.weight(id).name, matrix.format.name())
             }
             _ => self.weight(id),
         }
@@ -150,8 +153,8 @@ impl fmt::Display for Printed<'_> {
 
 impl ProductWork {
     fn name(&self) -> String {
-        let before = match self.input {
-            Input::Given(_) => "",
+        let before = match self.product.input {
+            Input::Operand(_) => "",
             Input::Norm { .. } => "norm + ",
             Input::NormAddNorm { .. } => "norm_add_norm + ",
         };
@@ -160,13 +163,12 @@ impl ProductWork {
             ProductKernel::Matvec => "matvec",
             ProductKernel::Matmul => "matmul",
         };
-        let after = match self.output {
-            Output::Parts(_) if !self.biases.is_empty() => " + bias",
-            Output::Parts(_) => "",
-            Output::Activated(_) if !self.biases.is_empty() => " + bias + gelu",
-            Output::Activated(_) => " + gelu",
+        let after = match self.product.output {
+            Output::Segments(_) => "",
+            Output::Biased { .. } => " + bias",
+            Output::Activated { .. } => " + bias + gelu",
             Output::Heads { .. } => " + bias as heads",
-            Output::Gated(_) => " + geglu",
+            Output::Gated(_) | Output::GatedHalves { .. } => " + geglu",
             Output::Gates { .. } => " + geglu of another row",
         };
         format!("{before}{kernel}{after}")
@@ -199,21 +201,6 @@ impl Work {
             | Seen::Cache(..)
             | Seen::Shared(..) => {}
         });
-        match self {
-            Work::Lent(_) => Vec::new(),
-            Work::Product(work) => {
-                match work.input {
-                    Input::Given(_) => {}
-                    Input::Norm { weight, .. } => weights.push(weight),
-                    Input::NormAddNorm { weight, next_weight, .. } => {
-                        weights.extend([weight, next_weight]);
-                    }
-                }
-                weights.extend(&work.joint.weights);
-                weights.extend(&work.biases);
-                weights
-            }
-            _ => weights,
-        }
+        weights
     }
 }

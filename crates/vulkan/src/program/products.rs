@@ -1,44 +1,13 @@
 //! Products in a graph.
 
-use trine_model::WeightId;
-
-use super::values::{Form, Made, OperandValue, Touch, ValueId, read, write};
-use crate::weights::Joint;
+use super::values::{Ids, ValueId};
+use crate::kernels::product::{Product, ProductInput, ProductOutput, Segment};
 
 /// What a product multiplies.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Input {
-    /// The result of another launch.
-    Given(Form),
-    /// The norm of a row, which every workgroup of the product computes for itself.
-    Norm { source: ValueId, weight: WeightId, epsilon: f32 },
-    /// The norm of a row to which another's norm was added. All workgroups read the target, so the
-    /// updated one has a home of its own. Of several products with the same norm one writes that.
-    NormAddNorm {
-        source: ValueId,
-        weight: WeightId,
-        target: ValueId,
-        scale: f32,
-        updated: Option<ValueId>,
-        next_weight: WeightId,
-        epsilon: f32,
-    },
-}
+pub(super) type Input = ProductInput<Ids>;
 
 /// What happens to the results of a product.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Output {
-    /// (rows, rows of a matrix) f32 for each matrix.
-    Parts(Vec<ValueId>),
-    /// `gelu(first matrix's part) * second matrix's part`.
-    Gated(Made),
-    /// `gelu(product)`.
-    Activated(OperandValue),
-    /// Queries, keys and values, those as attention of a picture takes them.
-    Heads { query: ValueId, keys: ValueId, values: ValueId, dim: usize },
-    /// `gelu(product) * by`, with the columns of `by` from `first` on.
-    Gates { by: ValueId, first: usize, result: ValueId },
-}
+pub(super) type Output = ProductOutput<Ids>;
 
 /// The kernel of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,37 +20,14 @@ pub(super) enum ProductKernel {
     Matmul,
 }
 
-/// A product with matrices that lie together.
+/// A product, and the kernel that computes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ProductWork {
     pub(super) kernel: ProductKernel,
-    pub(super) joint: Joint,
-    pub(super) input: Input,
-    /// Added to the results of each matrix; empty if none are.
-    pub(super) biases: Vec<WeightId>,
-    pub(super) output: Output,
+    pub(super) product: Product<Ids>,
 }
 
-impl ProductWork {
-    pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
-        match self.input {
-            Input::Given(form) => see(Touch::Read(form)),
-            Input::Norm { source, .. } => see(read(source)),
-            Input::NormAddNorm { source, target, updated, .. } => {
-                [source, target].map(read).into_iter().for_each(&mut *see);
-                updated.into_iter().for_each(|id| see(write(id)));
-            }
-        }
-        match &self.output {
-            Output::Parts(parts) => parts.iter().for_each(|&id| see(write(id))),
-            Output::Gated(made) => made.touches(see),
-            Output::Activated(operand) => see(Touch::Write(Form::Operand(*operand))),
-            Output::Heads { query, keys, values, .. } => {
-                [*query, *keys, *values].map(write).into_iter().for_each(see);
-            }
-            Output::Gates { by, result, .. } => {
-                [read(*by), write(*result)].into_iter().for_each(see)
-            }
-        }
-    }
+/// Returns that the results of one matrix with so many rows are written.
+pub(super) fn whole(rows: usize, target: ValueId) -> Output {
+    Output::segments(&[Segment { rows, target }])
 }

@@ -21,6 +21,7 @@ use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
 use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned};
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
+use crate::kernels::product::Product;
 use crate::kernels::rows::{RowWork, RowsLaunch, Target};
 use crate::kernels::sum::{SumLaunch, SumTerm};
 
@@ -134,7 +135,10 @@ fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     };
     for node in &mut graph.nodes[index..] {
         let form = match &mut node.work {
-            Work::Product(ProductWork { input: Input::Given(form), .. }) => form,
+            Work::Product(ProductWork {
+                product: Product { input: Input::Operand(form), .. },
+                ..
+            }) => form,
             Work::Experts(ExpertsLaunch { input, .. }) => input,
             _ => continue,
         };
@@ -218,56 +222,50 @@ fn gated_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -
     let columns = graph.value(conversion.rows).columns;
     let node = &mut graph.nodes[conversion.maker];
     let rows = graph.width.of(node.rows);
-    let Work::Product(ProductWork { joint, output: Output::Gated(made @ Made::Rows(_)), .. }) =
-        &mut node.work
-    else {
-        return false;
-    };
-    let takes = match conversion.operand.kind {
-        OperandKind::Fixed16 => selection.gates_in_fixed(joint, rows),
-        OperandKind::Halves | OperandKind::Fragments => {
-            conversion.is_only && selection.gates_in_halves(joint, columns, rows)
+    let Work::Product(ProductWork { product, .. }) = &mut node.work else { return false };
+    let Output::Gated(Made::Rows(_)) = product.output else { return false };
+    let (operand, unit) = (conversion.operand, ());
+    product.output = match operand.kind {
+        OperandKind::Fixed16 if selection.gates_in_fixed(&product.matrix, rows) => {
+            Output::Gated(conversion.made())
         }
-        OperandKind::Plain | OperandKind::Interleaved => false,
+        OperandKind::Halves | OperandKind::Fragments
+            if conversion.is_only && selection.gates_in_halves(&product.matrix, columns, rows) =>
+        {
+            Output::GatedHalves { operand, unit }
+        }
+        _ => return false,
     };
-    if takes {
-        *made = conversion.made();
-        graph.nodes.remove(index);
-    }
-    takes
+    graph.nodes.remove(index);
+    true
 }
 
 /// Lets a gated product of one row write it interleaved, for the product with one matrix that is
 /// its only reader.
 fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let node = &graph.nodes[index];
-    let Work::Product(ProductWork { joint, output: Output::Gated(Made::Rows(row)), .. }) =
-        &node.work
-    else {
-        return false;
-    };
-    let (row, rows) = (*row, graph.width.of(node.rows));
+    let Work::Product(ProductWork { product: gated, .. }) = &node.work else { return false };
+    let Output::Gated(Made::Rows(row)) = gated.output else { return false };
+    let rows = graph.width.of(node.rows);
     let Some(reader) = graph.nodes.iter().rposition(|node| node.work.reads(row)) else {
         return false;
     };
     let node = &graph.nodes[reader];
-    let Work::Product(ProductWork { joint: next, output: Output::Parts(_), .. }) = &node.work
-    else {
-        return false;
-    };
+    let Work::Product(ProductWork { product: next, .. }) = &node.work else { return false };
     let fits = graph.readers(row) == 1
-        && next.weights.len() == 1
+        && matches!(next.output, Output::Segments(_))
+        && next.matrix.weights.len() == 1
         && graph.width.of(node.rows) == rows
-        && selection.interleaves(joint, next, rows);
+        && selection.interleaves(&gated.matrix, &next.matrix, rows);
     if !fits {
         return false;
     }
     let operand = graph.fresh_operand(row, OperandKind::Interleaved);
     if let Work::Product(work) = &mut graph.nodes[index].work {
-        work.output = Output::Gated(Made::Operand(operand));
+        work.product.output = Output::Gated(Made::Operand(operand));
     }
     if let Work::Product(work) = &mut graph.nodes[reader].work {
-        work.input = Input::Given(Form::Operand(operand));
+        work.product.input = Input::Operand(Form::Operand(operand));
     }
     true
 }
@@ -296,13 +294,13 @@ fn cutoff_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 
 /// Lets a product of one row be the gate of a row that is there.
 fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Product(ProductWork { kernel: ProductKernel::Stream, output, .. }) =
+    let Work::Product(ProductWork { kernel: ProductKernel::Stream, product }) =
         &graph.nodes[index].work
     else {
         return false;
     };
-    let Output::Parts(parts) = output else { return false };
-    let &[product] = &parts[..] else { return false };
+    let Output::Segments(segments) = product.output else { return false };
+    let Some(product) = segments.only() else { return false };
     let Some(Node { work: Work::Elements(next), .. }) = graph.nodes.get(index + 1) else {
         return false;
     };
@@ -313,7 +311,7 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         return false;
     }
     if let Work::Product(work) = &mut graph.nodes[index].work {
-        work.output = Output::Gates { by: up, first, result };
+        work.product.output = Output::Gates { by: up, first, target: result };
     }
     graph.nodes.remove(index + 1);
     true
@@ -328,17 +326,16 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     let Some(form) = launch.made.and_then(Made::only) else { return false };
     let RowsLaunch { source, epsilon, .. } = launch;
     let norm = |updates: bool| match launch.work {
-        RowWork::Norm { weight: Some(weight) } => Some(Input::Norm { source, weight, epsilon }),
+        RowWork::Norm { weight: Some(weight) } => Some(Input::Norm { x: source, weight, epsilon }),
         RowWork::NormAddNorm { weight, target: Target { old, updated }, scale, next_weight } => {
-            let (target, updated) = (old, updates.then_some(updated));
             Some(Input::NormAddNorm {
-                source,
-                weight,
-                target,
+                x: old,
                 scale,
-                updated,
-                next_weight,
+                added: source,
+                added_weight: weight,
+                weight: next_weight,
                 epsilon,
+                x_out: updates.then_some(updated),
             })
         }
         _ => None,
@@ -347,7 +344,8 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     let width = graph.width;
     let can_norm = |node: &Node| {
         let Work::Product(work) = &node.work else { return false };
-        work.input == Input::Given(form) && selection.can_norm(&work.joint, width.of(node.rows))
+        let Product { matrix, input, .. } = &work.product;
+        *input == Input::Operand(form) && selection.can_norm(matrix, width.of(node.rows))
     };
     let readers = graph.readers(form.id());
     let products = graph.nodes[index + 1..].iter().take_while(|node| can_norm(node)).count();
@@ -356,10 +354,10 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     }
     for (at, node) in graph.nodes[index + 1..=index + products].iter_mut().enumerate() {
         let Work::Product(work) = &mut node.work else { unreachable!("products can norm") };
-        work.input = norm(at == 0).unwrap_or(first);
-        work.kernel = selection.product(&work.joint, width.of(node.rows), true);
+        work.product.input = norm(at == 0).unwrap_or(first);
+        work.kernel = selection.product(&work.product.matrix, width.of(node.rows), true);
     }
-    if let Input::NormAddNorm { updated: Some(updated), .. } = first {
+    if let Input::NormAddNorm { x_out: Some(updated), .. } = first {
         // Every workgroup of the products reads the old one.
         graph.values[updated.0].home = Home::Own;
     }
@@ -518,11 +516,11 @@ fn small_products_first(graph: &mut Graph, index: usize, _: &Selection) -> bool 
         needs |= matches!(touch, Touch::Write(form) if second.work.reads(form.id()));
     });
     let one_row = graph.width.of(first.rows) == 1 && graph.width.of(second.rows) == 1;
-    let Output::Parts(parts) = &small.output else { return false };
-    let rows: usize = parts.iter().map(|&part| graph.value(part).columns).sum();
-    let is_small =
-        small.joint.format.is_float() && rows * small.joint.columns <= CHAINED_ELEMENTS_MAX;
-    let fits = one_row && !needs && is_small && !large.joint.format.is_float();
+    let Output::Segments(segments) = small.product.output else { return false };
+    let rows: usize = segments.iter().map(|segment| segment.rows).sum();
+    let [small, large] = [small, large].map(|work| &work.product.matrix);
+    let is_small = small.format.is_float() && rows * small.columns <= CHAINED_ELEMENTS_MAX;
+    let fits = one_row && !needs && is_small && !large.format.is_float();
     if fits {
         graph.nodes.swap(index, index + 1);
     }

@@ -227,24 +227,22 @@ impl Selection {
 
     /// Returns whether the kernel of a product adds biases to its results.
     pub(super) fn adds_biases(&self, work: &ProductWork) -> bool {
-        work.joint.format == Format::F16Fragments
+        work.product.matrix.format == Format::F16Fragments
     }
 
-    /// Returns whether a product can hand keys and values of a picture to its attention.
+    /// Returns whether a product with biases can hand keys and values of a picture to its
+    /// attention.
     pub(super) fn attends_whole(&self, work: &ProductWork, attention: &Attention) -> bool {
         self.is_picture
             && self.sequences == 1
             && self.adds_biases(work)
-            && work.biases.len() == 3
             && WholeLaunch::runs(&self.capabilities, attention, self.kv)
     }
 
-    /// Returns whether a product can write the activation of its result in halves: if its kernel
-    /// does that, and if it is known how large results can be.
+    /// Returns whether a product with biases can write the activation of its result in halves: if
+    /// its kernel does that, and if it is known how large results can be.
     pub(super) fn activates(&self, work: &ProductWork) -> bool {
-        self.adds_biases(work)
-            && !work.biases.is_empty()
-            && self.bounded.contains(&work.joint.weights[0])
+        self.adds_biases(work) && self.bounded.contains(&work.product.matrix.weights[0])
     }
 
     /// Returns whether a gated product writes its result interleaved for the product `next`, its

@@ -3,7 +3,7 @@
 
 use trine_model::{CacheId, Rope, WeightId};
 
-use crate::kernels::handles::{self, Handles, Look, Role, Seen};
+use crate::kernels::handles::{self, Handles, Role, Seen};
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
@@ -73,6 +73,8 @@ impl Handles for Ids {
     type Frame = ();
     type Shared = Shared;
     type Numbers = Numbers;
+    /// The weights know it.
+    type Unit = ();
     /// The graph knows it.
     type Extent = ();
 }
@@ -149,11 +151,4 @@ pub(super) fn touch(seen: Seen<'_, Ids>) -> Option<Touch> {
         Role::Read => Touch::Read(form),
         Role::Write => Touch::Write(form),
     })
-}
-
-impl Made {
-    /// Passes each form that is made to `see`.
-    pub(super) fn touches(self, see: &mut dyn FnMut(Touch)) {
-        self.visit(&mut Look(&mut |seen| touch(seen).into_iter().for_each(&mut *see)));
-    }
 }

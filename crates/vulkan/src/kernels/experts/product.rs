@@ -154,13 +154,10 @@ fn shapes(kind: DeviceKind, grouping: &Grouping, columns: usize) -> Vec<MatvecSh
 
 impl ExpertsLaunch {
     /// Returns the product of a full group with one expert, for the kernel's shape and arguments.
-    fn of_one<'a>(&self, segments: &'a [Segment]) -> MatvecLaunch<'a> {
+    fn of_one(&self, segments: &[Segment]) -> MatvecLaunch {
         let (rows, output) = match self.output {
-            ExpertsOutput::Rows(_) => (self.rows, ProductOutput::Segments(segments)),
-            ExpertsOutput::Gated { made, .. } => {
-                let (plain, operand) = (made.rows(), made.operand());
-                (2 * self.rows, ProductOutput::Gated { plain, operand })
-            }
+            ExpertsOutput::Rows(_) => (self.rows, ProductOutput::segments(segments)),
+            ExpertsOutput::Gated { made, .. } => (2 * self.rows, ProductOutput::Gated(made)),
         };
         let matrix = Matrix { rows, ..self.matrix };
         let input = ProductInput::Operand(self.input);
@@ -228,7 +225,7 @@ impl ExpertsLaunch {
         [Segment { rows: self.rows, target }]
     }
 
-    fn grouped<'a>(&self, segments: &'a [Segment]) -> GroupedLaunch<'a> {
+    fn grouped(&self, segments: &[Segment]) -> GroupedLaunch {
         GroupedLaunch {
             one: self.of_one(segments).0,
             matrix: self.matrix,
@@ -300,7 +297,7 @@ impl ExpertsLaunch {
         })
     }
 
-    fn args(&self, launch: &MatvecLaunch<'_>) -> Args {
+    fn args(&self, launch: &MatvecLaunch) -> Args {
         let Grouping { experts, .. } = self.grouping;
         Args {
             front: launch.args().front,

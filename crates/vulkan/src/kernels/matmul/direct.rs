@@ -34,7 +34,7 @@ impl DirectShape {
     }
 
     /// Returns how the tiles are distributed over workgroups.
-    pub(super) fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
+    pub(super) fn rounds(&self, launch: &MatmulLaunch) -> Rounds {
         let most = launch.product.groups() / 2;
         Rounds::filling(launch, self.tile(), self.workgroups, most)
     }
@@ -43,7 +43,7 @@ impl DirectShape {
         self.subgroups * LANES
     }
 
-    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
         let product = &launch.product;
         let kind = product.input.operand().map(|operand| operand.kind);
         capabilities.fragments
@@ -58,7 +58,7 @@ impl DirectShape {
     }
 
     /// Returns the specialisation constants, in the order of their numbers in the shader.
-    pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
+    pub(super) fn constants(&self, launch: &MatmulLaunch) -> Vec<u32> {
         let (rows, _) = self.tile();
         let rows = if launch.product.is_gated() { rows / 2 } else { rows };
         let ragged = !(launch.product.outputs() as u32).is_multiple_of(rows);
@@ -94,10 +94,7 @@ const MANY: &[Layout] = &[
 ];
 
 /// Returns the shapes that are worth measuring, the likeliest first.
-pub(super) fn candidates(
-    capabilities: &Capabilities,
-    launch: &MatmulLaunch<'_>,
-) -> Vec<DirectShape> {
+pub(super) fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<DirectShape> {
     let cores = capabilities.cores_or_guess();
     let layouts = if launch.product.width <= FEW_ROWS { FEW } else { MANY };
     let shape = |&[subgroups, lefts, rights, share]: &Layout| {

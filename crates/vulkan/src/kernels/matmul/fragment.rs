@@ -44,18 +44,18 @@ impl FragmentShape {
     }
 
     /// Returns the steps of a tile.
-    fn steps(&self, launch: &MatmulLaunch<'_>) -> u32 {
+    fn steps(&self, launch: &MatmulLaunch) -> u32 {
         launch.product.groups().div_ceil(self.step_groups())
     }
 
     /// Returns the workgroups of a launch.
-    pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
+    pub(super) fn workgroups(&self, launch: &MatmulLaunch) -> u32 {
         self.workgroups.min(launch.tiles(self.tile()).saturating_mul(self.steps(launch)))
     }
 
     /// Returns the bytes of scratch memory: room for two parts of tiles of each workgroup, if any
     /// tile is shared.
-    pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch<'_>) -> u64 {
+    pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch) -> u64 {
         let workgroups = self.workgroups(launch);
         if launch.tiles(self.tile()).is_multiple_of(workgroups) {
             return 0;
@@ -76,7 +76,7 @@ impl FragmentShape {
         strips + 16
     }
 
-    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
         let product = &launch.product;
         let sizes = [self.subgroups, self.lefts, self.rights, self.groups, self.slices];
         let small = sizes.iter().all(|size| (1..=32).contains(size));
@@ -102,7 +102,7 @@ impl FragmentShape {
     }
 
     /// Returns the specialisation constants, in the order of their numbers in the shader.
-    pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
+    pub(super) fn constants(&self, launch: &MatmulLaunch) -> Vec<u32> {
         let (rows, _) = self.tile();
         let rows = if launch.product.is_gated() { rows / 2 } else { rows };
         let ragged_rows = !(launch.product.outputs() as u32).is_multiple_of(rows);
@@ -144,10 +144,7 @@ const LARGE: usize = 1 << 26;
 
 /// Returns the shapes that are worth measuring, the likeliest first; none if a product should go to
 /// the kernel for more rows.
-pub(super) fn candidates(
-    capabilities: &Capabilities,
-    launch: &MatmulLaunch<'_>,
-) -> Vec<FragmentShape> {
+pub(super) fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<FragmentShape> {
     let Product { matrix, width, .. } = launch.product;
     // 16, 32, 48 or 64 rows of activations.
     let rights = (width as u32).div_ceil(2 * RIGHT_TOKENS) * 2;

@@ -32,10 +32,10 @@ pub(crate) const GROUP_PLACES: [usize; 3] = [16, 32, 64];
 
 /// A product of groups of entries.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct GroupedLaunch<'a> {
+pub(crate) struct GroupedLaunch {
     /// The product of a full group with one expert: as many rows of activations as a group has
     /// places, the operand of all places, and results in f32 with a row for each entry.
-    pub(crate) one: Product<'a>,
+    pub(crate) one: Product,
     /// The matrices of all experts, from the first one's first row on.
     pub(crate) matrix: Matrix,
     /// Rows of the matrix from those of a gate to those of `up`.
@@ -78,8 +78,8 @@ fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
     }
 }
 
-impl GroupedLaunch<'_> {
-    fn launch(&self) -> MatmulLaunch<'_> {
+impl GroupedLaunch {
+    fn launch(&self) -> MatmulLaunch {
         MatmulLaunch { product: self.one, scratch: None }
     }
 
@@ -143,10 +143,11 @@ impl GroupedLaunch<'_> {
         let operand = input.operand().filter(|it| it.kind == shape.operand(self.matrix.format));
         let operand = operand.unwrap_or_else(|| panic!("the operand of {shape:?}"));
         let target = match output {
-            ProductOutput::Segments([segment]) => segment.target,
-            ProductOutput::Gated { plain: Some(target), operand: None } => target,
-            _ => panic!("products of groups give only f32"),
+            ProductOutput::Segments(segments) => segments.only(),
+            ProductOutput::Gated(made) => made.rows(),
+            _ => None,
         };
+        let target = target.expect("products of groups give f32 to one place");
         let shader = shader(shape, self.matrix.format)
             .filter(|_| self.fits(shape, capabilities))
             .ok_or_else(|| no_room(capabilities, shape, label))?;

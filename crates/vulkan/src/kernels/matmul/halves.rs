@@ -36,7 +36,7 @@ impl HalvesShape {
     }
 
     /// Returns how the tiles are distributed over workgroups.
-    pub(super) fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
+    pub(super) fn rounds(&self, launch: &MatmulLaunch) -> Rounds {
         let most = launch.product.groups() / 2;
         Rounds::filling(launch, self.tile(), self.workgroups, most)
     }
@@ -47,7 +47,7 @@ impl HalvesShape {
 
     /// Returns whether the tiles reach to the end of the last group of outputs, where halves are
     /// zeros.
-    fn fills_groups(&self, launch: &MatmulLaunch<'_>) -> bool {
+    fn fills_groups(&self, launch: &MatmulLaunch) -> bool {
         let (rows, _) = self.tile();
         let features = if launch.product.is_gated() { rows / 2 } else { rows } as usize;
         let outputs = launch.product.outputs();
@@ -55,7 +55,7 @@ impl HalvesShape {
     }
 
     /// Returns whether each subgroup has only queries, only keys or only values.
-    fn divides_heads(&self, launch: &MatmulLaunch<'_>) -> bool {
+    fn divides_heads(&self, launch: &MatmulLaunch) -> bool {
         let third = launch.product.outputs() / 3;
         !matches!(launch.product.output, ProductOutput::Heads { .. })
             || third.is_multiple_of((self.lefts * LEFT_ROWS) as usize)
@@ -68,7 +68,7 @@ impl HalvesShape {
         self.subgroups.0 * self.subgroups.1 * 16 * row * 4 + 4
     }
 
-    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
         let product = &launch.product;
         let kind = product.input.operand().map(|operand| operand.kind);
         capabilities.fragments
@@ -89,7 +89,7 @@ impl HalvesShape {
     }
 
     /// Returns the specialisation constants, in the order of their numbers in the shader.
-    pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
+    pub(super) fn constants(&self, launch: &MatmulLaunch) -> Vec<u32> {
         let (rows, _) = self.tile();
         let rows = if launch.product.is_gated() { rows / 2 } else { rows };
         let ragged = !(launch.product.outputs() as u32).is_multiple_of(rows);
@@ -133,10 +133,7 @@ const MANY: &[Layout] = &[
 pub(super) const LAYOUTS: [&[Layout]; 2] = [FEW, MANY];
 
 /// Returns the shapes that are worth measuring, the likeliest first.
-pub(super) fn candidates(
-    capabilities: &Capabilities,
-    launch: &MatmulLaunch<'_>,
-) -> Vec<HalvesShape> {
+pub(super) fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<HalvesShape> {
     let cores = capabilities.cores_or_guess();
     let layouts = if launch.product.width <= FEW_ROWS { FEW } else { MANY };
     let shape = |&[down, across, lefts, rights, share]: &Layout| {

@@ -16,16 +16,16 @@ pub(super) const PIECE_ROWS: usize = 128;
 /// A product with many rows of activations. These are an operand, of the kind that
 /// [`MatmulShape::operand`](super::MatmulShape::operand) names.
 #[derive(Debug, Clone, Copy)]
-pub struct MatmulLaunch<'a> {
+pub struct MatmulLaunch {
     /// What is multiplied.
-    pub product: Product<'a>,
+    pub product: Product,
     /// Memory for the parts of tiles that several workgroups share, at least
     /// [`MatmulLaunch::scratch_bytes`]. Its counters (the first [`MatmulLaunch::COUNTER_BYTES`])
     /// must be 0 before the first launch that uses it; each launch leaves them at 0.
     pub scratch: Option<Span>,
 }
 
-impl MatmulLaunch<'_> {
+impl MatmulLaunch {
     /// Bytes at the beginning of the scratch memory that must be 0 before its first use.
     pub const COUNTER_BYTES: usize = 4 * COUNTERS;
 

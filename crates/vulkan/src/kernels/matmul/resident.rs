@@ -39,13 +39,13 @@ impl ResidentShape {
     }
 
     /// Returns the workgroups of a launch: no more than have a tile.
-    pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
+    pub(super) fn workgroups(&self, launch: &MatmulLaunch) -> u32 {
         self.workgroups.min(launch.tiles(Self::tile()).saturating_mul(self.parts))
     }
 
     /// Returns the bytes of scratch memory: the sums of all parts of each tile, if there are
     /// several.
-    pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch<'_>) -> u64 {
+    pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch) -> u64 {
         if self.parts <= 1 {
             return 0;
         }
@@ -63,7 +63,7 @@ impl ResidentShape {
         2 * self.local() * 16 + 16
     }
 
-    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
         let Product { matrix, width, .. } = launch.product;
         (1..=32).contains(&self.subgroups)
             && (1..=2).contains(&self.groups)
@@ -80,13 +80,13 @@ impl ResidentShape {
     }
 
     /// Returns whether the parts have all columns, and each of them has some.
-    fn columns_fit(&self, launch: &MatmulLaunch<'_>) -> bool {
+    fn columns_fit(&self, launch: &MatmulLaunch) -> bool {
         let (all, part) = (launch.product.groups(), self.subgroups * self.groups);
         part * self.parts >= all && part * (self.parts - 1) < all
     }
 
     /// Returns the specialisation constants, in the order of their numbers in the shader.
-    pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
+    pub(super) fn constants(&self, launch: &MatmulLaunch) -> Vec<u32> {
         let ragged = self.subgroups * self.groups * self.parts != launch.product.groups();
         let gated = launch.product.output.number();
         vec![self.local(), self.groups, self.parts, gated, u32::from(ragged)]
@@ -95,10 +95,7 @@ impl ResidentShape {
 
 /// Returns the shapes that are worth measuring, the likeliest first: those that share no tile, then
 /// those with the largest workgroups.
-pub(super) fn candidates(
-    capabilities: &Capabilities,
-    launch: &MatmulLaunch<'_>,
-) -> Vec<ResidentShape> {
+pub(super) fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<ResidentShape> {
     let all = launch.product.groups();
     let mut list = Vec::new();
     for (groups, most) in SUBGROUPS {

@@ -25,7 +25,7 @@ impl Rounds {
     /// Lets `workgroups` workgroups that run at the same time share each of the tiles that would
     /// not fill them in the last round, at most `most` each; 0: none is shared.
     pub(super) fn filling(
-        launch: &MatmulLaunch<'_>,
+        launch: &MatmulLaunch,
         tile: (u32, u32),
         workgroups: u32,
         most: u32,

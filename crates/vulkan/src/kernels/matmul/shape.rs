@@ -77,7 +77,7 @@ pub enum MatmulShape {
 
 impl MatrixShape {
     /// Returns how the tiles are distributed over workgroups.
-    fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
+    fn rounds(&self, launch: &MatmulLaunch) -> Rounds {
         let most = launch.product.groups() * GROUP as u32 / self.step / 2;
         Rounds::filling(launch, self.tile, self.workgroups, most)
     }
@@ -99,7 +99,7 @@ impl MatrixShape {
         tiles.max(sums)
     }
 
-    fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+    fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
         let Instruction { m, n, k } = self.instruction;
         let there = capabilities.cooperative.iter().any(|shape| {
             (shape.m, shape.n, shape.k) == (m, n, k)
@@ -142,7 +142,7 @@ impl TileShape {
         }
     }
 
-    fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+    fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
         let sizes = [self.tile.0, self.tile.1, self.part.0, self.part.1, self.step, self.slices];
         if sizes.contains(&0) {
             return false;
@@ -215,7 +215,7 @@ impl MatmulShape {
     }
 
     /// Returns a shape that does well on a device, before anything is measured.
-    pub fn default_for(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Self {
+    pub fn default_for(capabilities: &Capabilities, launch: &MatmulLaunch) -> Self {
         let all = Self::candidates(capabilities, launch);
         let fallback = Self::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32, slices: 1 });
         all.first().copied().unwrap_or(fallback)
@@ -223,7 +223,7 @@ impl MatmulShape {
 
     /// Returns the shapes that are worth measuring on a device for the operand of a launch, the
     /// likeliest first.
-    pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<Self> {
+    pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<Self> {
         let list = match launch.product.input.operand().map(|operand| operand.kind) {
             Some(OperandKind::Halves) => {
                 let resident = resident::candidates(capabilities, launch);
@@ -247,7 +247,7 @@ impl MatmulShape {
     }
 
     /// Returns whether a device can run a launch in this shape.
-    pub fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+    pub fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
         let (rows, columns) = self.tile();
         rows > 1
             && columns > 0
@@ -264,7 +264,7 @@ impl MatmulShape {
     }
 
     /// Returns how the tiles of the kernels that count them are distributed over workgroups.
-    pub(super) fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
+    pub(super) fn rounds(&self, launch: &MatmulLaunch) -> Rounds {
         match self {
             MatmulShape::Matrix(shape) => shape.rounds(launch),
             MatmulShape::Direct(shape) => shape.rounds(launch),
@@ -278,13 +278,13 @@ impl MatmulShape {
     /// Returns whether the dispatch may be part of a chain. Wide ones lose more than they gain:
     /// with all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on
     /// an H200 (`bench -p 512 -r 5` and `-r 10`).
-    pub(super) fn is_chained(&self, launch: &MatmulLaunch<'_>) -> bool {
+    pub(super) fn is_chained(&self, launch: &MatmulLaunch) -> bool {
         !matches!(self, MatmulShape::Tile(_) | MatmulShape::Direct(_) | MatmulShape::Halves(_))
             && launch.product.width <= CHAINED_ROWS
     }
 
     /// Returns the workgroups of a launch.
-    pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
+    pub(super) fn workgroups(&self, launch: &MatmulLaunch) -> u32 {
         match self {
             MatmulShape::Fragment(shape) => shape.workgroups(launch),
             MatmulShape::Resident(shape) => shape.workgroups(launch),
@@ -342,7 +342,7 @@ impl MatmulShape {
     pub(super) fn constants(
         &self,
         capabilities: &Capabilities,
-        launch: &MatmulLaunch<'_>,
+        launch: &MatmulLaunch,
         is_chained: bool,
     ) -> Vec<u32> {
         let gated = launch.product.output.number();
@@ -519,7 +519,7 @@ fn workgroups(kind: DeviceKind, tokens: u32) -> &'static [u32] {
     }
 }
 
-fn matrix_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<MatmulShape> {
+fn matrix_candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<MatmulShape> {
     let layouts = |table: &[(usize, &'static [Layout])]| {
         let found = table.iter().find(|(width, _)| launch.product.width <= *width);
         found.map_or(&[] as &[Layout], |(_, layouts)| layouts)
@@ -557,7 +557,7 @@ fn matrix_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> 
 /// (217 us for 128 x 2816 in f32 and 32 rows on an H100).
 const FEW_OUTPUTS: usize = 512;
 
-fn tile_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<MatmulShape> {
+fn tile_candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<MatmulShape> {
     let sliced =
         |tile, part, step, slices| MatmulShape::Tile(TileShape { tile, part, step, slices });
     let shape = |tile, part, step| sliced(tile, part, step, 1);

@@ -12,6 +12,7 @@ use super::*;
 use crate::capabilities::{DeviceKind, Element};
 use crate::dispatch::Dispatch;
 use crate::kernels::operand::{GROUP, OperandKind, fragment_place};
+use crate::kernels::product::Segment;
 use crate::pack::tests::{of_blocks, quantised, random_rows};
 use crate::pack::{PlanesMut, pack_rows};
 use crate::raw::gpu::Gpu;
@@ -208,9 +209,9 @@ impl Case {
             .map(|index| Segment { rows: self.rows[index], target: span(index) })
             .collect();
         let output = if self.gated {
-            ProductOutput::Gated { plain: Some(span(0)), operand: None }
+            ProductOutput::Gated(Made::Rows(span(0)))
         } else {
-            ProductOutput::Segments(&segments)
+            ProductOutput::segments(&segments)
         };
         let product = Product {
             matrix: weights.matrix,
@@ -575,7 +576,7 @@ fn candidates_fit_and_the_first_is_right() {
                 matrix: weights.matrix,
                 width,
                 input: ProductInput::Operand(activations.operand),
-                output: ProductOutput::Segments(&segments),
+                output: ProductOutput::segments(&segments),
             };
             let launch = MatmulLaunch { product, scratch: None };
             let all = MatmulShape::candidates(gpu.capabilities(), &launch);
@@ -618,9 +619,9 @@ fn every_shape_of_every_kind_of_device_agrees() {
                 let operand = Operand { kind: operand, codes: span, scales: span };
                 let input = ProductInput::Operand(operand);
                 let output = if gated {
-                    ProductOutput::Gated { plain: Some(span), operand: None }
+                    ProductOutput::Gated(Made::Rows(span))
                 } else {
-                    ProductOutput::Segments(&segments)
+                    ProductOutput::segments(&segments)
                 };
                 let product = Product { matrix, width, input, output };
                 let launch = MatmulLaunch { product, scratch: None };
@@ -661,7 +662,7 @@ fn every_target_device_has_shapes() {
                 let (matrix, _) = Matrix::at(4096, format, 2 * 21504, 5376).unwrap();
                 let operand = Operand { kind: OperandKind::Halves, codes: span, scales: span };
                 let input = ProductInput::Operand(operand);
-                let output = ProductOutput::Gated { plain: Some(span), operand: None };
+                let output = ProductOutput::Gated(Made::Rows(span));
                 let product = Product { matrix, width, input, output };
                 let launch = MatmulLaunch { product, scratch: None };
                 let all = MatmulShape::candidates(&capabilities, &launch);

@@ -188,7 +188,7 @@ fn check_widths(format: Format) {
                 matrix,
                 width,
                 input: ProductInput::Operand(input.operand),
-                output: ProductOutput::Segments(&segments),
+                output: ProductOutput::segments(&segments),
             });
             run(&gpu, &[launch.dispatch(&gpu, shape, "product", 0).unwrap()]);
             let weights = decoded(format, &source, rows * columns);
@@ -297,7 +297,7 @@ fn check_norms(format: Format) {
                 ProductInput::Norm { x: buffers[0].span(), weight, epsilon: EPSILON }
             };
             let segments = [Segment { rows, target: target.span() }];
-            let output = ProductOutput::Segments(&segments);
+            let output = ProductOutput::segments(&segments);
             let launch = MatvecLaunch(Product { matrix, width: 1, input, output });
             let shape = shape(8 * subgroup, 2 * subgroup, 2, 2, 2);
             run(&gpu, &[launch.dispatch(&gpu, shape, "normed", 0).unwrap()]);
@@ -356,10 +356,11 @@ fn check_gate(format: Format) {
             matrix,
             width,
             input: ProductInput::Operand(input.operand),
-            output: ProductOutput::Gated {
-                plain: with_plain.then_some(plain.span()),
-                operand: with_operand.then_some(operand),
-            },
+            output: ProductOutput::Gated(match (with_plain, with_operand) {
+                (true, true) => Made::Both(plain.span(), operand),
+                (true, false) => Made::Rows(plain.span()),
+                (false, _) => Made::Operand(operand),
+            }),
         });
         // Tiles of 32 and 64 outputs.
         let lanes = subgroup / 2;
@@ -452,14 +453,11 @@ fn a_norm_before_a_gated_product_agrees_with_its_definition() {
             weight: weight_memory.address(),
             epsilon: EPSILON,
         },
-        output: ProductOutput::Gated {
-            plain: None,
-            operand: Some(Operand {
-                kind: OperandKind::Fixed16,
-                codes: codes.span(),
-                scales: scales.span(),
-            }),
-        },
+        output: ProductOutput::Gated(Made::Operand(Operand {
+            kind: OperandKind::Fixed16,
+            codes: codes.span(),
+            scales: scales.span(),
+        })),
     });
     let shape = shape(16 * subgroup, 8, 4, 2, 1);
     run(&gpu, &[launch.dispatch(&gpu, shape, "normed and gated", 0).unwrap()]);
@@ -494,7 +492,7 @@ fn a_broken_row_of_activations_breaks_no_other() {
                 matrix,
                 width,
                 input: ProductInput::Operand(input.operand),
-                output: ProductOutput::Segments(&segments),
+                output: ProductOutput::segments(&segments),
             });
             let shape = shape(64, 8, 2, 1, 0);
             run(&gpu, &[launch.dispatch(&gpu, shape, "product", 0).unwrap()]);
@@ -532,7 +530,7 @@ fn a_broken_residual_stream_breaks_the_product() {
         matrix,
         width: 1,
         input: ProductInput::Norm { x: x.span(), weight: weight.address(), epsilon: EPSILON },
-        output: ProductOutput::Segments(&segments),
+        output: ProductOutput::segments(&segments),
     });
     run(&gpu, &[launch.dispatch(&gpu, shape(64, 8, 2, 1, 0), "product", 0).unwrap()]);
     assert!(download::<f32>(&gpu, &target)[..rows].iter().all(|x| x.is_nan()));
@@ -552,7 +550,7 @@ fn an_input_of_zeros_gives_zeros() {
         matrix,
         width: 1,
         input: ProductInput::Norm { x: x.span(), weight: weight.address(), epsilon: EPSILON },
-        output: ProductOutput::Segments(&segments),
+        output: ProductOutput::segments(&segments),
     });
     run(&gpu, &[launch.dispatch(&gpu, shape(64, 8, 2, 1, 0), "product", 0).unwrap()]);
     assert!(download::<f32>(&gpu, &target)[..rows].iter().all(|x| *x == 0.0));
@@ -565,7 +563,7 @@ fn shapes_that_a_device_or_a_launch_cannot_have_are_refused() {
     let matrix = Matrix { format: Format::Q4_0, rows: 64, columns: 128, planes };
     let span = Span { address: 0, bytes: 0 };
     let operand = Operand { kind: OperandKind::Fixed16, codes: span, scales: span };
-    let gated = ProductOutput::Gated { plain: None, operand: Some(operand) };
+    let gated = ProductOutput::Gated(Made::Operand(operand));
     let input = ProductInput::Operand(operand);
     let launch = MatvecLaunch(Product { matrix, width: 1, input, output: gated });
     let fits = |shape: MatvecShape| shape.fits(gpu.capabilities(), &launch);
@@ -597,7 +595,7 @@ fn a_matrix_with_more_units_than_the_kernel_counts_is_an_error() {
         let matrix =
             Matrix { format: Format::F32, rows, columns: 1 << 13, planes: Default::default() };
         let segments = [Segment { rows, target: span }];
-        let output = ProductOutput::Segments(&segments);
+        let output = ProductOutput::segments(&segments);
         let input = ProductInput::Operand(operand);
         let launch = MatvecLaunch(Product { matrix, width: 1, input, output });
         launch.lay_out(gpu.capabilities(), shape(64, 8, 2, 1, 0), "logits")
@@ -628,7 +626,7 @@ fn every_shape_of_every_kind_of_device_agrees() {
                 matrix,
                 width,
                 input: ProductInput::Operand(input.operand),
-                output: ProductOutput::Segments(&segments),
+                output: ProductOutput::segments(&segments),
             });
             for shape in MatvecShape::candidates(&capabilities, &launch) {
                 if !seen.insert((width, shape)) || !takes(seen.len(), 3) {

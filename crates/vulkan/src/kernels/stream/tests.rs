@@ -99,11 +99,11 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
     let turns_over = gated && prologue == 3 && outputs.is_multiple_of(SCALE_BLOCK);
     let output = if turns_over {
         let (kind, codes) = (OperandKind::Interleaved, target.span());
-        ProductOutput::Gated { plain: None, operand: Some(Operand { kind, codes, scales: none }) }
+        ProductOutput::Gated(Made::Operand(Operand { kind, codes, scales: none }))
     } else if gated {
-        ProductOutput::Gated { plain: Some(target.span()), operand: None }
+        ProductOutput::Gated(Made::Rows(target.span()))
     } else {
-        ProductOutput::Segments(&segments)
+        ProductOutput::segments(&segments)
     };
     let launch = StreamLaunch(Product { matrix, width: 1, input, output });
     let shape = shape.unwrap_or_else(|| launch.offer(gpu.capabilities())[0]);
@@ -212,7 +212,7 @@ fn a_product_gates_a_row() {
         let codes = Span { address: x_memory.address(), bytes: 4 * columns as u64 };
         let operand = Operand { kind: OperandKind::Plain, codes, scales: none };
         let by = Span { address: by_memory.address() + 4 * first as u64, bytes: 4 * rows as u64 };
-        let output = ProductOutput::Gates { by, target: target.span() };
+        let output = ProductOutput::Gates { by, first: 0, target: target.span() };
         let input = ProductInput::Operand(operand);
         let launch = StreamLaunch(Product { matrix, width: 1, input, output });
         let shape = launch.offer(gpu.capabilities())[0];
@@ -371,7 +371,7 @@ fn broken_activations_break_the_products() {
         for (number, input) in inputs.into_iter().enumerate() {
             let target = upload(&gpu, &[0_f32; 20]);
             let segments = [Segment { rows: 20, target: target.span() }];
-            let output = ProductOutput::Segments(&segments);
+            let output = ProductOutput::segments(&segments);
             let launch = StreamLaunch(Product { matrix, width: 1, input, output });
             let shape = launch.offer(gpu.capabilities())[0];
             run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
@@ -387,7 +387,7 @@ fn a_shape_without_room_is_an_error() {
     let span = Span { address: 0, bytes: 0 };
     let input = ProductInput::Norm { x: span, weight: 0, epsilon: EPSILON };
     let segments = [Segment { rows: 64, target: span }];
-    let output = ProductOutput::Segments(&segments);
+    let output = ProductOutput::segments(&segments);
     let launch = StreamLaunch(Product { matrix, width: 1, input, output });
     let large = Capabilities {
         kind: DeviceKind::Discrete,
@@ -410,9 +410,9 @@ fn workgroups_share_outputs_evenly_where_few_are_left_out() {
         let span = Span { address: 0, bytes: 0 };
         let x = Operand { kind: OperandKind::Plain, codes: span, scales: span };
         let output = if gated {
-            ProductOutput::Gated { plain: Some(span), operand: None }
+            ProductOutput::Gated(Made::Rows(span))
         } else {
-            ProductOutput::Segments(&[])
+            ProductOutput::segments(&[])
         };
         let launch =
             StreamLaunch(Product { matrix, width: 1, input: ProductInput::Operand(x), output });
@@ -434,7 +434,7 @@ fn teams_with_few_outputs_have_few_rows_in_flight() {
         let (matrix, _) = Matrix::at(0, Format::Q4_0, rows, columns).unwrap();
         let span = Span { address: 0, bytes: 0 };
         let x = Operand { kind: OperandKind::Plain, codes: span, scales: span };
-        let (input, output) = (ProductInput::Operand(x), ProductOutput::Segments(&[]));
+        let (input, output) = (ProductInput::Operand(x), ProductOutput::segments(&[]));
         StreamLaunch(Product { matrix, width: 1, input, output }).offer(&presets::h200())
     };
     // The output of attention in 4B: 132 workgroups of 12 teams, and in 27B, of 6; query, key and

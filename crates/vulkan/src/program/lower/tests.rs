@@ -13,6 +13,7 @@ use super::super::print::Printed;
 use super::*;
 use crate::capabilities::Capabilities;
 use crate::capabilities::presets::{h200, radeon_780m, software};
+use crate::kernels::product::Product;
 use crate::pack::format_of;
 
 mod gemma4;
@@ -82,7 +83,9 @@ fn conversions(graph: &Graph) -> usize {
 /// Returns the kinds of the operands that products take, except for those that norm their input.
 fn operands(graph: &Graph) -> Vec<OperandKind> {
     let kind = |node: &Node| match &node.work {
-        Work::Product(ProductWork { input: Input::Given(form), .. }) => Some(match form {
+        Work::Product(ProductWork {
+            product: Product { input: Input::Operand(form), .. }, ..
+        }) => Some(match form {
             Form::Rows(_) => OperandKind::Plain,
             Form::Operand(operand) => operand.kind,
         }),
@@ -160,17 +163,16 @@ fn products_of_any_formats_get_their_operands() {
             let graph = lowered(&plan, KvType::F16, rows, attended);
             let selection = selection(&h200(), &plan, KvType::F16, rows);
             for node in &graph.nodes {
-                let Work::Product(ProductWork { joint, input, output, .. }) = &node.work else {
-                    continue;
-                };
+                let Work::Product(ProductWork { product, .. }) = &node.work else { continue };
+                let joint = &product.matrix;
                 let formats = joint.weights.iter().map(|id| format_of(plan.weight(*id).dtype));
                 assert!(formats.into_iter().all(|format| format == joint.format), "{node:?}");
                 let wanted = selection.operand(joint, rows);
-                match input {
-                    Input::Given(Form::Rows(_)) => {
+                match product.input {
+                    Input::Operand(Form::Rows(_)) => {
                         assert_eq!(wanted, OperandKind::Plain, "{node:?}");
                     }
-                    Input::Given(Form::Operand(operand)) => {
+                    Input::Operand(Form::Operand(operand)) => {
                         let interleaved = operand.kind == OperandKind::Interleaved;
                         let kind = if interleaved { OperandKind::Plain } else { operand.kind };
                         assert_eq!(wanted, kind, "{node:?}");
@@ -179,7 +181,7 @@ fn products_of_any_formats_get_their_operands() {
                         assert!(selection.can_norm(joint, rows), "{node:?}")
                     }
                 }
-                joined += usize::from(matches!(output, Output::Gated(_)));
+                joined += usize::from(product.is_gated());
             }
             let alone = |node: &&Node| {
                 matches!(

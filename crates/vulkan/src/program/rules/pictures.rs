@@ -54,8 +54,8 @@ fn bias_of(graph: &Graph, index: usize, value: ValueId) -> Option<(usize, Weight
 /// Lets a product add the biases of its results, if its kernel does and each of them has one.
 pub(super) fn products_add(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::Product(work) = &graph.nodes[index].work else { return false };
-    let Output::Parts(parts) = &work.output else { return false };
-    if !work.biases.is_empty() || !selection.adds_biases(work) {
+    let Output::Segments(segments) = work.product.output else { return false };
+    if !selection.adds_biases(work) {
         return false;
     }
     let bias_after = |part: &ValueId| {
@@ -72,7 +72,8 @@ pub(super) fn products_add(graph: &mut Graph, index: usize, selection: &Selectio
             after.iter().enumerate().find_map(|(at, node)| Some((at, biased(node)?)))?;
         (graph.readers(*part) == 1).then_some((index + 1 + at, found))
     };
-    let Some(found) = parts.iter().map(bias_after).collect::<Option<Vec<_>>>() else {
+    let found = segments.targets().iter().map(bias_after).collect::<Option<Vec<_>>>();
+    let Some(found) = found else {
         return false;
     };
     let (mut places, found): (Vec<_>, Vec<_>) = found.into_iter().unzip();
@@ -81,7 +82,10 @@ pub(super) fn products_add(graph: &mut Graph, index: usize, selection: &Selectio
         graph.values[result.0].home = Home::Own;
     }
     if let Work::Product(work) = &mut graph.nodes[index].work {
-        (work.biases, work.output) = (biases, Output::Parts(results));
+        let mut results = results.into_iter();
+        let segments = segments.map(|part| results.next().unwrap_or(part.target));
+        let biases = std::array::from_fn(|at| biases.get(at).copied());
+        work.product.output = Output::Biased { segments, biases };
     }
     places.sort_unstable();
     for at in places.into_iter().rev() {
@@ -104,12 +108,15 @@ pub(super) fn products_activate(graph: &mut Graph, index: usize, selection: &Sel
     };
     let Some(maker) = graph.maker(index, source) else { return false };
     let Work::Product(work) = &graph.nodes[maker].work else { return false };
-    let is_whole = work.output == Output::Parts(vec![source]) && graph.readers(source) == 1;
+    let Output::Biased { segments, biases: [Some(bias), ..] } = work.product.output else {
+        return false;
+    };
+    let is_whole = segments.only() == Some(source) && graph.readers(source) == 1;
     if !is_whole || operand.kind != OperandKind::Fragments || !selection.activates(work) {
         return false;
     }
     if let Work::Product(work) = &mut graph.nodes[maker].work {
-        work.output = Output::Activated(operand);
+        work.product.output = Output::Activated { bias, operand, unit: () };
     }
     graph.nodes.remove(index);
     true
@@ -128,8 +135,9 @@ pub(super) fn attends_whole(graph: &mut Graph, index: usize, selection: &Selecti
     else {
         return false;
     };
+    let Output::Biased { segments, biases } = product.product.output else { return false };
     let parts = [query, key, value];
-    let fits = product.output == Output::Parts(parts.to_vec())
+    let fits = segments.targets() == parts
         && own == cache
         && parts.iter().all(|&id| graph.readers(id) == 1)
         && output.kind == OperandKind::Fragments
@@ -140,7 +148,8 @@ pub(super) fn attends_whole(graph: &mut Graph, index: usize, selection: &Selecti
     let (rows, columns) = WholeLaunch::memory(attention.heads, graph.value(query).rows);
     let [keys, values] = [0; 2].map(|_| graph.fresh_rows(rows, columns, Home::Own));
     if let Work::Product(work) = &mut graph.nodes[index - 2].work {
-        work.output = Output::Heads { query, keys, values, dim: attention.heads.dim };
+        let dim = attention.heads.dim;
+        work.product.output = Output::Heads { query, keys, values, dim, biases };
     }
     let launch = WholeLaunch { attention, extent: (), query, keys, values, operand: output };
     graph.nodes[index].work = Work::AttendWhole(launch);

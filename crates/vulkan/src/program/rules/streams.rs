@@ -18,15 +18,16 @@ use crate::kernels::sum::{Finish, SumLaunch, SumTerm};
 
 /// A product of f32 rows with one matrix of floats: what it multiplies, the matrix, the result.
 pub(super) fn small_product(graph: &Graph, index: usize) -> Option<(ValueId, WeightId, ValueId)> {
-    let Work::Product(ProductWork { joint, input, output, .. }) = &graph.nodes.get(index)?.work
+    let Work::Product(ProductWork { product, .. }) = &graph.nodes.get(index)?.work else {
+        return None;
+    };
+    let (Input::Operand(Form::Rows(input)), Output::Segments(segments)) =
+        (product.input, product.output)
     else {
         return None;
     };
-    let (Input::Given(Form::Rows(input)), Output::Parts(parts)) = (input, output) else {
-        return None;
-    };
-    match (&joint.weights[..], &parts[..]) {
-        ([weight], [result]) if joint.format.is_float() => Some((*input, *weight, *result)),
+    match &product.matrix.weights[..] {
+        &[weight] if product.matrix.format.is_float() => Some((input, weight, segments.only()?)),
         _ => None,
     }
 }

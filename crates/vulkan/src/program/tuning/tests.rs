@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use super::*;
 use crate::dispatch::Span;
 use crate::kernels::product::{Layout, Product, ProductInput, ProductLaunch, ProductOutput};
@@ -13,15 +15,18 @@ impl ProductLaunch for Offer {
 
     const KERNEL: &'static str = "fake";
 
-    fn product(&self) -> &Product<'_> {
-        const NOWHERE: Span = Span { address: 0, bytes: 0 };
-        const PLANES: PlaneBytes = PlaneBytes { codes: 0, high: 0, scales: 0, supers: 0 };
-        &Product {
-            matrix: Matrix { format: Format::F32, rows: 1, columns: 2, planes: PLANES },
-            width: 3,
-            input: ProductInput::Norm { x: NOWHERE, weight: 0, epsilon: 0.0 },
-            output: ProductOutput::Segments(&[]),
-        }
+    fn product(&self) -> &Product {
+        static PRODUCT: LazyLock<Product> = LazyLock::new(|| {
+            let nowhere = Span { address: 0, bytes: 0 };
+            let planes = PlaneBytes { codes: 0, high: 0, scales: 0, supers: 0 };
+            Product {
+                matrix: Matrix { format: Format::F32, rows: 1, columns: 2, planes },
+                width: 3,
+                input: ProductInput::Norm { x: nowhere, weight: 0, epsilon: 0.0 },
+                output: ProductOutput::segments(&[]),
+            }
+        });
+        &PRODUCT
     }
 
     fn offer(&self, _: &Capabilities) -> Vec<[u32; 2]> {

@@ -103,7 +103,7 @@ impl Maker {
         matrix
     }
 
-    fn product(&mut self, matrix: Matrix, input: ProductInput, output: ProductOutput<'_>) {
+    fn product(&mut self, matrix: Matrix, input: ProductInput, output: ProductOutput) {
         let launch = StreamLaunch(Product { matrix, width: 1, input, output });
         let shapes = launch.offer(self.gpu.capabilities());
         let shape = shapes[self.random.random_range(0..shapes.len())];
@@ -175,7 +175,7 @@ impl Maker {
         for (input, segments) in inputs.into_iter().zip([first, others]) {
             if !segments.is_empty() {
                 let matrix = self.matrix(segments.iter().map(|part| part.rows).sum(), hidden);
-                self.product(matrix, input, ProductOutput::Segments(segments));
+                self.product(matrix, input, ProductOutput::segments(segments));
             }
         }
 
@@ -183,16 +183,16 @@ impl Maker {
         let matrix = self.matrix(hidden, parts[0]);
         let segments = [Segment { rows: hidden, target: self.value(hidden) }];
         let input = ProductInput::Operand(operand(OperandKind::Plain, attended));
-        self.product(matrix, input, ProductOutput::Segments(&segments));
+        self.product(matrix, input, ProductOutput::segments(&segments));
 
         let matrix = self.matrix(2 * inner, hidden);
         let ([input, _], x) = self.norms(x, segments[0].target);
         let gated = operand(OperandKind::Interleaved, self.value(inner));
-        self.product(matrix, input, ProductOutput::Gated { plain: None, operand: Some(gated) });
+        self.product(matrix, input, ProductOutput::Gated(Made::Operand(gated)));
 
         let matrix = self.matrix(hidden, inner);
         let segments = [Segment { rows: hidden, target: self.value(hidden) }];
-        self.product(matrix, ProductInput::Operand(gated), ProductOutput::Segments(&segments));
+        self.product(matrix, ProductInput::Operand(gated), ProductOutput::segments(&segments));
         [x, segments[0].target]
     }
 }

@@ -70,8 +70,8 @@ fn known_layouts_have_direct_shapes() {
                 let (matrix, _) = Matrix::at(4096, format, rows, columns).unwrap();
                 let segments = [Segment { rows, target: span }];
                 let output = match gated {
-                    true => ProductOutput::Gated { plain: Some(span), operand: None },
-                    false => ProductOutput::Segments(&segments),
+                    true => ProductOutput::Gated(Made::Rows(span)),
+                    false => ProductOutput::segments(&segments),
                 };
                 let input = ProductInput::Operand(Operand { kind, codes: span, scales: span });
                 let launch = MatmulLaunch {

@@ -74,12 +74,8 @@ fn known_layouts_have_shapes() {
             for width in [2, 3, 8, 9, 16, 17, 24, 25, 32, 33, 48, 49, 64, 65] {
                 let (matrix, _) = Matrix::at(4096, format, rows, columns).unwrap();
                 let segments = [Segment { rows, target: span }];
-                let segments = ProductOutput::Segments(&segments);
-                let output = if gated {
-                    ProductOutput::Gated { plain: Some(span), operand: None }
-                } else {
-                    segments
-                };
+                let segments = ProductOutput::segments(&segments);
+                let output = if gated { ProductOutput::Gated(Made::Rows(span)) } else { segments };
                 let kind = MatmulShape::operand_for(&capabilities, format, width);
                 let operand = Operand { kind, codes: span, scales: span };
                 let input = ProductInput::Operand(operand);

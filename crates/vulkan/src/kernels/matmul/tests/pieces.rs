@@ -26,8 +26,8 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
                 .map(|(&rows, target)| Segment { rows, target: target.span() })
                 .collect();
             let output = match gated {
-                true => ProductOutput::Gated { plain: Some(targets[0].span()), operand: None },
-                false => ProductOutput::Segments(&segments),
+                true => ProductOutput::Gated(Made::Rows(targets[0].span())),
+                false => ProductOutput::segments(&segments),
             };
             let product = Product {
                 matrix: weights.matrix,
@@ -41,9 +41,9 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
             let groups = [limit.unwrap_or(most); 3];
             let capabilities = Capabilities { groups, ..real.clone() };
             let at_once = launch.rows_at_once(&capabilities, ALLOCATED);
-            let (mut segments, mut dispatches) = (Vec::new(), Vec::new());
+            let mut dispatches = Vec::new();
             for first in (0..WIDTH).step_by(at_once) {
-                let piece = launch.piece(first, at_once, &mut segments);
+                let piece = launch.piece(first, at_once);
                 let shape = MatmulShape::default_for(&capabilities, &piece);
                 dispatches.push(piece.dispatch(&gpu, shape, "a piece", 0).unwrap());
             }
@@ -58,14 +58,14 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
             matrix: weights.matrix,
             width: PIECE_ROWS,
             input: ProductInput::Operand(operand.operand),
-            output: ProductOutput::Gated { plain: Some(scratch.span()), operand: None },
+            output: ProductOutput::Gated(Made::Rows(scratch.span())),
         };
         let small = MatmulLaunch { product, scratch: None };
         // One workgroup fewer than the whole takes in the shape that takes fewest.
         let whole_segments = [Segment { rows: 96, target: scratch.span() }];
         let output = match gated {
             true => product.output,
-            false => ProductOutput::Segments(&whole_segments),
+            false => ProductOutput::segments(&whole_segments),
         };
         let all = MatmulLaunch { product: Product { width: WIDTH, output, ..product }, ..small };
         let shapes = MatmulShape::candidates(gpu.capabilities(), &all);

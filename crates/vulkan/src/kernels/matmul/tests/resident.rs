@@ -73,7 +73,7 @@ fn every_size_of_gemma_has_shapes() {
                 matrix,
                 width,
                 input: ProductInput::Operand(operand),
-                output: ProductOutput::Segments(&segments),
+                output: ProductOutput::segments(&segments),
             };
             let launch = MatmulLaunch { product, scratch: None };
             let is_resident = |shape: &MatmulShape| matches!(shape, MatmulShape::Resident(_));

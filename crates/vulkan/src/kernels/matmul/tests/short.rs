@@ -77,8 +77,8 @@ fn known_layouts_have_shapes_for_halves() {
             let (matrix, _) = Matrix::at(4096, format, rows, columns).unwrap();
             let segments = [Segment { rows, target: span }];
             let output = match gated {
-                true => ProductOutput::Gated { plain: Some(span), operand: None },
-                false => ProductOutput::Segments(&segments),
+                true => ProductOutput::Gated(Made::Rows(span)),
+                false => ProductOutput::segments(&segments),
             };
             let input = ProductInput::Operand(Operand { kind, codes: span, scales: span });
             let product = Product { matrix, width, input, output };
@@ -136,7 +136,7 @@ impl Biased {
         Self { shape, width, rows, weights, activations, biases, _memory, addresses, expected }
     }
 
-    fn run(&self, output: ProductOutput<'_>) {
+    fn run(&self, output: ProductOutput) {
         let input = ProductInput::Operand(self.activations.operand);
         let product = Product { matrix: self.weights.matrix, width: self.width, input, output };
         let mut launch = MatmulLaunch { product, scratch: None };
@@ -155,7 +155,10 @@ impl Biased {
             Segment { rows: *rows, target: Span { bytes, ..target.span() } }
         };
         let segments: Vec<Segment> = self.rows.iter().zip(&targets).map(segment).collect();
-        self.run(ProductOutput::Biased { segments: &segments, biases: self.addresses });
+        self.run(ProductOutput::Biased {
+            segments: Segments::of(&segments),
+            biases: self.addresses.map(Some),
+        });
         let mut first = 0;
         for (rows, target) in self.rows.iter().zip(&targets) {
             let found: Vec<f32> = download(&gpu(), target);
@@ -259,7 +262,7 @@ impl Biased {
         let query = poisoned(&gpu, (4 * width * third + GUARD) as u64);
         let memory = [0; 2].map(|_| poisoned(&gpu, (2 * halves + GUARD) as u64));
         let [keys, values] = [&memory[0], &memory[1]].map(Buffer::span);
-        let biases = self.addresses;
+        let biases = self.addresses.map(Some);
         self.run(ProductOutput::Heads { query: query.span(), keys, values, dim, biases });
         let query: Vec<f32> = download(&gpu, &query);
         let [keys, values]: [Vec<u16>; 2] = [&memory[0], &memory[1]].map(|it| download(&gpu, it));

@@ -68,8 +68,10 @@ fn a_layer_of_a_tower_is_ten_launches_at_most() {
         assert_eq!(converts, 1, "only pictures come as f32: {lines:#?}");
         for node in &graph.nodes {
             let Work::Product(work) = &node.work else { continue };
-            let is_on_units =
-                matches!(work.input, Input::Given(Form::Operand(value)) if value.kind.is_halves());
+            let is_on_units = matches!(
+                work.product.input,
+                Input::Operand(Form::Operand(value)) if value.kind.is_halves()
+            );
             assert!(is_on_units && work.kernel == ProductKernel::Matmul, "{}", node.label);
         }
     }
@@ -199,15 +201,10 @@ fn products_that_give_halves_are_examined_when_they_are_loaded() {
     for capabilities in [h200(), radeon_780m(), software()] {
         for plan in &plans {
             for node in graph(&capabilities, plan).nodes {
-                let Work::Product(ProductWork { joint, output, .. }) = node.work else { continue };
-                let gives_halves = match output {
-                    Output::Activated(_) => true,
-                    Output::Gated(made) => made.operand().is_some_and(|it| it.kind.is_halves()),
-                    _ => false,
-                };
-                if gives_halves {
+                let Work::Product(ProductWork { product, .. }) = node.work else { continue };
+                if product.output.is_halves() {
                     found += 1;
-                    assert!(joint.takes_halves(&capabilities, true), "{}", node.label);
+                    assert!(product.matrix.takes_halves(&capabilities, true), "{}", node.label);
                 }
             }
         }
@@ -222,7 +219,7 @@ fn one_soft_token_is_multiplied_by_the_kernel_for_many_rows() {
     let graph = graph_of(&h200(), &plan, Width { tokens: 16, outputs: 1 });
     for node in &graph.nodes {
         let Work::Product(work) = &node.work else { continue };
-        let is_given = matches!(work.input, Input::Given(Form::Operand(_)));
+        let is_given = matches!(work.product.input, Input::Operand(Form::Operand(_)));
         assert!(is_given && work.kernel == ProductKernel::Matmul, "{}", node.label);
     }
 }

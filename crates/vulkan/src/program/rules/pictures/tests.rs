@@ -10,6 +10,7 @@ use super::super::walk;
 use super::*;
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::limits::Limits;
+use crate::kernels::product::{Product, Segment, Segments};
 use crate::kernels::rows::LayerNorm;
 use crate::pack::Format;
 use crate::weights::Joint;
@@ -175,13 +176,18 @@ fn the_launch_that_stores_takes_over_both_biases() {
 /// A product of two matrices, with these biases and results.
 fn product(format: Format, input: ValueId, biases: &[usize], parts: [ValueId; 2]) -> Work {
     let weights = vec![WeightId(1), WeightId(2)];
-    Work::Product(ProductWork {
-        kernel: ProductKernel::Matmul,
-        joint: Joint { weights, format, columns: 64 },
-        input: Input::Given(Form::Rows(input)),
-        biases: biases.iter().map(|&id| WeightId(id)).collect(),
-        output: Output::Parts(parts.to_vec()),
-    })
+    let segments = Segments::of(&parts.map(|target| Segment { rows: 64, target }));
+    let output = match biases {
+        [] => Output::Segments(segments),
+        _ => {
+            let biases = std::array::from_fn(|at| biases.get(at).copied().map(WeightId));
+            Output::Biased { segments, biases }
+        }
+    };
+    let matrix = Joint { weights, format, columns: 64 };
+    let input = Input::Operand(Form::Rows(input));
+    let product = Product { matrix, width: 16, input, output };
+    Work::Product(ProductWork { kernel: ProductKernel::Matmul, product })
 }
 
 #[test]
