@@ -33,8 +33,9 @@ pub struct Asked<'a> {
     pub model: Plan,
     /// The sizes of the model.
     pub demand: Demand,
-    /// The model's Plans with drafts that were found, the one to be preferred first.
-    pub found: &'a mut dyn Iterator<Item = Plan>,
+    /// The model's Plans with drafts that were found, each with its number; the one to be
+    /// preferred comes first.
+    pub found: &'a mut dyn Iterator<Item = (usize, Plan)>,
     /// The vision tower.
     pub tower: Option<&'a TowerNeed>,
 }
@@ -55,7 +56,7 @@ pub struct Places {
     pub draft: Option<Result<Placement, BackendError>>,
     /// The number of the draft that the model runs with, of those that were found.
     pub found: Option<usize>,
-    /// The drafts before it, which the model would lose by.
+    /// Drafts that the model would lose by.
     pub left_out: Vec<LeftOut>,
     /// The tower's place.
     pub tower: Option<TowerPlace>,
@@ -67,7 +68,10 @@ pub struct Places {
 }
 
 /// A draft that the model would lose by.
+#[derive(Debug)]
 pub struct LeftOut {
+    /// Its number among those that were found.
+    pub number: usize,
     /// What it would lose.
     pub what: String,
     /// Whether the model can be loaded with it.
@@ -131,12 +135,12 @@ impl Devices {
         // Where the model runs beside what has its place; where nothing is to be chosen, nobody
         // asks.
         let mut alone = None;
-        for (number, with) in found.enumerate() {
+        for (number, with) in found {
             let alone = alone.get_or_insert_with(|| self.place(&model, &demand, &places));
             let own = self.place(&with, &demand, &places);
             let can_be_named = own.is_ok();
             if let Some(what) = loses(own.as_ref(), alone.as_ref()) {
-                places.left_out.push(LeftOut { what, can_be_named });
+                places.left_out.push(LeftOut { number, what, can_be_named });
                 continue;
             }
             (model, *alone, places.found) = (with, own, Some(number));

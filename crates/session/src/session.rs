@@ -1,5 +1,7 @@
 //! A model on a device, ready to run, and the decisions made on the way.
 
+mod opening;
+
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -7,22 +9,22 @@ use std::thread::Builder;
 
 use anyhow::{Result, anyhow, bail};
 use trine_backend::placement::PLACES_MAX;
-use trine_backend::{BackendError, Device, Facts, MemoryKind, Partner, Program, Share};
-use trine_engine::{Engine, EngineError, EngineOptions, Guess};
+use trine_backend::{Device, Facts, MemoryKind, Partner, Program, Share};
+use trine_engine::{Engine, EngineOptions, Guess};
 use trine_model::{Model, Weight, Workload};
 use trine_weights::DType;
 
-use crate::device::{DeviceChoice, GpuOptions, Opened};
-use crate::draft::{Attached, Attempts, Draft, DraftFacts, Drafting, Guessing};
+use self::opening::{Loaded, Opening};
+use crate::device::{GpuOptions, Opened};
+use crate::draft::{DraftFacts, Drafting};
 use crate::forecast::PREFILL;
 use crate::library::{Decision, ModelLibrary};
 use crate::model_source::Source;
 use crate::options::{ContextFrom, Options};
-use crate::planner::{Asked, Devices, Places};
 use crate::tower::Wish;
 use crate::vision::{TowerPlacement, Vision};
 use crate::vocabulary::TextSide;
-use crate::{npu, vision, words};
+use crate::words;
 
 /// Most slots of a server that are kept because later prompts may begin like their sequences.
 const KEPT_MAX: usize = 8;
@@ -179,11 +181,12 @@ impl Session {
         let seeing = settings.vision.fulfil(library, source, model?)?;
         let mut attached = drafting.attach(library, source, seeing)?;
         attached.check_layers(library, gpu_layers)?;
-        let plain = attached.plain();
+        let plain = attached.model(None);
         let draft = drafting.find(library, source, plain, settings)?;
         let (draft, own) = drafting.with_device(library, draft, settings)?;
         let options = sizes.guessing(drafting).options(&name, plain, settings, library)?;
-        let opening = Opening { library, name: &name, settings, drafting, sizes, options };
+        let most = (sizes.sequences, sizes.prefill);
+        let opening = Opening { library, name: &name, settings, drafting, most, options };
         let loaded = opening.load(&mut attached, draft.as_ref(), opened, own)?;
         let Loaded { program, running, guessing, found, tower, devices } = loaded;
         let (model, reading) = attached.with(found);
@@ -355,99 +358,6 @@ impl Session {
     }
 }
 
-/// A model on its way to its devices.
-struct Opening<'a> {
-    library: &'a ModelLibrary,
-    name: &'a str,
-    settings: &'a Options,
-    drafting: &'a Drafting,
-    sizes: Sizes,
-    options: EngineOptions,
-}
-
-/// A model on its devices, with what goes with it.
-struct Loaded {
-    program: Box<dyn Program>,
-    /// The sequences that run at once.
-    running: usize,
-    guessing: Guessing,
-    /// The number of the draft of the model's Program, of those that were found.
-    found: Option<usize>,
-    tower: Option<TowerPlacement>,
-    devices: Devices,
-}
-
-impl Opening<'_> {
-    /// Plans and loads, until something runs: what cannot be loaded although it has its place
-    /// makes way for the next draft, and a GPU that nobody named for the processor.
-    fn load(
-        &self,
-        attached: &mut Attached,
-        draft: Option<&Draft>,
-        mut plain: Opened,
-        own: Option<Opened>,
-    ) -> Result<Loaded> {
-        let Self { library, settings, drafting, sizes, options, .. } = *self;
-        let demand = options.demand_of(attached.plain())?;
-        let sizes = (sizes.sequences, sizes.prefill);
-        let mut attempts = Attempts::default();
-        loop {
-            let npu = settings.npu.as_ref();
-            let model = npu::join(library, plain.clone(), npu, attached.plain())?;
-            let devices = Devices { model, plain: plain.clone(), own: own.clone() };
-            let need = vision::need(attached.plain());
-            let places = devices.plan(Asked {
-                draft: draft.map(|draft| draft.needs(settings, sizes)).transpose()?,
-                model: options.plan(attached.plain()),
-                demand,
-                found: &mut attached.plans(&options, attempts.from),
-                tower: need.as_ref(),
-            });
-            let Places { left_out, tower, reserved, .. } = &places;
-            attached.tell_left_out(library, attempts.from, left_out);
-            let found = places.found.map(|found| attempts.from + found);
-            let guessing = drafting.load(library, draft, settings, sizes, devices.for_draft())?;
-            let device = devices.model.device.as_ref();
-            let error = match Engine::load(attached.model(found), device, options, reserved) {
-                Ok((program, running)) => {
-                    attached.tell_refused(library, &attempts.refused);
-                    let tower = need.as_ref().zip(tower.as_ref());
-                    let tower = tower.map(|(need, place)| TowerPlacement::new(need, place, &plain));
-                    let tower = tower.transpose()?;
-                    return Ok(Loaded { program, running, guessing, found, tower, devices });
-                }
-                Err(error) => error,
-            };
-            if attempts.go_on(found, &error) {
-                continue;
-            }
-            if !settings.may_leave_gpu(&plain) || !is_unsupported(&error) {
-                return Err(self.not_loaded(error, &devices, &guessing));
-            }
-            library.warn(format_args!("{error}; it runs on the CPU"));
-            let gpu = GpuOptions::tuned(settings.tune.into());
-            plain = DeviceChoice::Cpu.open(library, settings.threads, None, gpu)?;
-            attempts = Attempts::default();
-        }
-    }
-
-    /// Returns the error about a model that was not loaded.
-    fn not_loaded(
-        &self,
-        error: EngineError,
-        devices: &Devices,
-        guessing: &Guessing,
-    ) -> anyhow::Error {
-        let is_short = matches!(&error, EngineError::Backend(BackendError::OutOfMemory { .. }));
-        let taking = guessing.model.as_ref().filter(|_| is_short);
-        let on_gpus = !devices.model.gpus.is_empty();
-        let taking = taking.and_then(|(draft, _)| draft.taking(on_gpus));
-        let Self { name, settings, .. } = self;
-        let what = not_loaded(name, &devices.model.device.name(), settings.gpu_layers, taking);
-        anyhow::Error::new(error).context(what)
-    }
-}
-
 /// Calls two functions at the same time, the first one on a thread of its own if the system has one
 /// for it.
 fn both<A: Send, B>(first: impl Fn() -> A + Sync, second: impl FnOnce() -> B) -> (A, B) {
@@ -517,11 +427,6 @@ fn shares(shares: &[Share]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Returns whether a device cannot run the model, whatever its memory.
-fn is_unsupported(error: &EngineError) -> bool {
-    matches!(error, EngineError::Backend(BackendError::Unsupported { .. }))
-}
-
 impl Options {
     /// Returns a tower's place if the model runs steps that are wide enough for its pictures. If
     /// they are not, and no picture was given, a note says so.
@@ -552,28 +457,6 @@ impl Options {
         library.note(format!("no images are taken: {what}"));
         Ok(None)
     }
-
-    /// Returns whether the processor may take the place of a GPU: nobody named that.
-    fn may_leave_gpu(&self, opened: &Opened) -> bool {
-        let is_named = self.device != DeviceChoice::Auto || self.gpu_layers.is_some();
-        !is_named && !opened.gpus.is_empty()
-    }
-}
-
-/// Returns what is said before the reason that a model was not loaded. `taking` says what part of
-/// the memory that it lacks a draft model takes.
-fn not_loaded(name: &str, device: &str, layers: Option<usize>, taking: Option<String>) -> String {
-    let mut message = match layers {
-        Some(layers) => format!(
-            "{name} cannot be loaded with --gpu-layers {layers} on {device}; without it as many \
-             layers are taken as fit"
-        ),
-        None => format!("{name} cannot be loaded on {device}"),
-    };
-    if let Some(taking) = taking {
-        message.push_str(&format!("; {taking}"));
-    }
-    message
 }
 
 /// Returns the context, checked. A context beyond the model's is an error: positions it never saw
@@ -622,41 +505,7 @@ pub fn formats_of<'a>(weights: impl Iterator<Item = &'a Weight>) -> Vec<String> 
 
 #[cfg(test)]
 mod tests {
-    use trine_vulkan::capabilities::presets;
-
     use super::*;
-    use crate::forecast::absent;
-
-    #[test]
-    fn a_gpu_that_nobody_named_gives_way_to_the_processor() {
-        let refused = || {
-            let what = "its heads have 1024 elements".to_owned();
-            EngineError::Backend(BackendError::Unsupported { device: "gpu".to_owned(), what })
-        };
-        let short = EngineError::Backend(BackendError::OutOfMemory {
-            what: "weights".to_owned(),
-            needed: 1,
-            device: "gpu".to_owned(),
-        });
-        let reason = refused().to_string();
-        assert!(reason.contains("gpu cannot run this model: its heads have"), "{reason}");
-        assert!(is_unsupported(&refused()) && !is_unsupported(&short), "fewer layers are tried");
-        let gpu = absent::machine(presets::h200(), false, None, None);
-        let cpu = DeviceChoice::Cpu
-            .open(&ModelLibrary::default(), Some(1), None, GpuOptions::kept())
-            .unwrap();
-        for (device, gpu_layers, opened, expected) in [
-            ("auto", None, &gpu, true),
-            ("auto", None, &cpu, false),
-            ("auto", Some(3), &gpu, false),
-            ("vulkan", None, &gpu, false),
-            ("vulkan:0", None, &gpu, false),
-        ] {
-            let device = DeviceChoice::parse(device).unwrap();
-            let settings = Options { device, gpu_layers, ..Options::default() };
-            assert_eq!(settings.may_leave_gpu(opened), expected, "{:?}", settings.device);
-        }
-    }
 
     #[test]
     fn guesses_that_are_not_finite_are_errors() {
@@ -675,16 +524,6 @@ mod tests {
         ] {
             let error = check_guesses("m", 2, &guesses).unwrap_err().to_string();
             assert!(error.contains(first) && error.contains("damaged"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_model_without_room_is_told_what_its_draft_takes() {
-        assert_eq!(not_loaded("m", "gpu", None, None), "m cannot be loaded on gpu");
-        let taking = Some("the draft takes 3 MB".to_owned());
-        let message = not_loaded("m", "gpu", Some(7), taking);
-        for part in ["m cannot", "--gpu-layers 7 on gpu", "; the draft takes 3 MB"] {
-            assert!(message.contains(part), "{part}: {message}");
         }
     }
 }

@@ -133,22 +133,22 @@ impl Attached {
         self.found.get(number)
     }
 
-    /// Returns the model as it is without a draft that was found.
-    pub fn plain(&self) -> &Model {
-        &self.plain
-    }
-
     /// Returns the Plans of the model with the drafts that were found, from a number on.
     pub fn plans<'a>(
         &'a mut self,
         options: &'a EngineOptions,
         from: usize,
-    ) -> impl Iterator<Item = Plan> + 'a {
-        (from..).map_while(|number| Some(options.plan(&self.found(number)?.0)))
+    ) -> impl Iterator<Item = (usize, Plan)> + 'a {
+        (from..).map_while(|number| Some((number, options.plan(&self.found(number)?.0))))
     }
 
     /// Returns the model with the draft of a number among those that were found and opened, or as
-    /// it is without one; and where its draft comes from.
+    /// it is without one.
+    pub fn model(&self, found: Option<usize>) -> &Model {
+        found.and_then(|number| self.found.get(number)).map_or(&self.plain, |(model, _)| model)
+    }
+
+    /// Returns the same model, and where its draft comes from.
     pub fn with(self, found: Option<usize>) -> (Model, Option<Source>) {
         let Self { plain, named, found: mut all, .. } = self;
         match found.filter(|&number| number < all.len()) {
@@ -163,11 +163,6 @@ impl Attached {
     /// Returns the model with the draft that comes first, before anything is placed.
     pub fn first(self) -> (Model, Option<Source>) {
         self.with(Some(0))
-    }
-
-    /// Returns the model that [`Attached::with`] returns.
-    pub fn model(&self, found: Option<usize>) -> &Model {
-        found.and_then(|number| self.found.get(number)).map_or(&self.plain, |(model, _)| model)
     }
 
     /// Checks that the model is not spread over devices by a number of layers for GPUs, which a
@@ -201,31 +196,18 @@ impl Attached {
         Ok(())
     }
 
-    /// Says of drafts from a number on that the model would lose by them.
-    pub fn tell_left_out(&self, library: &ModelLibrary, from: usize, drafts: &[LeftOut]) {
-        for ((_, draft), LeftOut { what, can_be_named }) in self.found[from..].iter().zip(drafts) {
-            tell_left_out(library, draft, what, *can_be_named);
+    /// Says that drafts are left out, and why.
+    pub fn tell_left_out(&self, library: &ModelLibrary, drafts: &[LeftOut]) {
+        for LeftOut { number, what, can_be_named } in drafts {
+            let draft = self.found[*number].1.name();
+            let draft = words::harmless(&draft);
+            let remedy = match can_be_named {
+                true => format!("; --draft {draft} takes it all the same"),
+                false => String::new(),
+            };
+            library.warn(format_args!("the draft {draft} is left out: {what}{remedy}"));
         }
     }
-
-    /// Says of drafts that the model was loaded without them only.
-    pub fn tell_refused(&self, library: &ModelLibrary, refused: &[(usize, String)]) {
-        for (number, what) in refused {
-            tell_left_out(library, &self.found[*number].1, what, false);
-        }
-    }
-}
-
-/// Says that a draft is left out, and why. `can_be_named` says whether the model can be loaded with
-/// it.
-fn tell_left_out(library: &ModelLibrary, draft: &Source, what: &str, can_be_named: bool) {
-    let draft = draft.name();
-    let draft = words::harmless(&draft);
-    let remedy = match can_be_named {
-        true => format!("; --draft {draft} takes it all the same"),
-        false => String::new(),
-    };
-    library.warn(format_args!("the draft {draft} is left out: {what}{remedy}"));
 }
 
 /// The attempts to load a model on its devices: with one draft after another that nobody named,
@@ -235,8 +217,8 @@ fn tell_left_out(library: &ModelLibrary, draft: &Source, what: &str, can_be_name
 pub struct Attempts {
     /// The number of the first draft that is to be tried.
     pub from: usize,
-    /// The drafts that could not be loaded, and why.
-    pub refused: Vec<(usize, String)>,
+    /// The drafts that could not be loaded.
+    pub refused: Vec<LeftOut>,
 }
 
 impl Attempts {
@@ -254,7 +236,7 @@ impl Attempts {
             }
             other => other.to_string(),
         };
-        self.refused.push((number, what));
+        self.refused.push(LeftOut { number, what, can_be_named: false });
         self.from = number + 1;
         true
     }
@@ -291,7 +273,7 @@ mod tests {
         let (mut attached, [_, first, second]) = attached(false);
         let options = EngineOptions::default();
         let plans = |attached: &mut Attached, from, most| -> Vec<usize> {
-            attached.plans(&options, from).take(most).map(|plan| plan.layers()).collect()
+            attached.plans(&options, from).take(most).map(|(_, plan)| plan.layers()).collect()
         };
         assert_eq!(plans(&mut attached, 0, 1), [first]);
         assert_eq!(attached.found.len(), 1);
@@ -373,8 +355,8 @@ mod tests {
             assert_eq!((found, attempts.from, attempts.refused.len()), (again, from, again));
         }
         let (_, attempts) = failed(vec![(Some(0), unsupported()), (Some(1), damaged())]);
-        let [(0, first), (1, second)] = &attempts.refused[..] else { panic!("{attempts:?}") };
-        assert_eq!(first, "gpu cannot run it: its heads have 1024 elements");
-        assert!(second.contains("element 0 is NaN"), "{second}");
+        let [first, second] = &attempts.refused[..] else { panic!("{attempts:?}") };
+        assert_eq!(first.what, "gpu cannot run it: its heads have 1024 elements");
+        assert!(second.number == 1 && second.what.contains("element 0 is NaN"), "{second:?}");
     }
 }

@@ -78,7 +78,7 @@ fn planned(row: &Row) -> String {
         draft: row.has_draft.then(|| (small_plan(LAYERS, DType::Q4_0), demand)),
         model: plan(DType::Q4_0),
         demand,
-        found: &mut row.found.iter().map(|&dtype| plan(dtype)),
+        found: &mut row.found.iter().map(|&dtype| plan(dtype)).enumerate(),
         tower: row.has_tower.then_some(&need),
     });
     let dtype = places.found.map_or(DType::Q4_0, |number| row.found[number]);
@@ -89,7 +89,7 @@ fn planned(row: &Row) -> String {
     if let Some(number) = places.found {
         told.push_str(&format!("; found {number}"));
     }
-    for LeftOut { what, can_be_named } in &places.left_out {
+    for LeftOut { what, can_be_named, .. } in &places.left_out {
         assert!(can_be_named, "{what}");
         told.push_str(&format!("; left out for {}", lost(what)));
     }

@@ -191,23 +191,24 @@ fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()>
     let name = source.name();
     let mut attached = drafting.attach(library, source, source.open(settings.quantize)?)?;
     attached.check_layers(library, settings.gpu_layers)?;
-    let draft = drafting.find(library, source, attached.plain(), &settings)?;
+    let draft = drafting.find(library, source, attached.model(None), &settings)?;
     let sizes =
         args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(Some(most.into())));
-    let options = sizes.guessing(&drafting).options(&name, attached.plain(), &settings, library)?;
-    let demand = options.demand_of(attached.plain())?;
+    let options =
+        sizes.guessing(&drafting).options(&name, attached.model(None), &settings, library)?;
+    let demand = options.demand_of(attached.model(None))?;
     let devices = devices(library, args, &settings, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
     let needs = draft.as_ref().map(|draft| draft.needs(&settings, sizes)).transpose()?;
     let draft_demand = needs.as_ref().map(|(_, demand)| *demand);
     let places = devices.plan(Asked {
         draft: needs,
-        model: options.plan(attached.plain()),
+        model: options.plan(attached.model(None)),
         demand,
         found: &mut attached.plans(&options, 0),
         tower: None,
     });
-    attached.tell_left_out(library, 0, &places.left_out);
+    attached.tell_left_out(library, &places.left_out);
     let plan = options.plan(attached.model(places.found));
     let placed = devices.place(&plan, &demand, &places);
     let placed = placed.map(|placement| Placed::new(placement, &devices.model, &demand));
