@@ -1,6 +1,6 @@
 //! The device that runs the model.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use etcetera::BaseStrategy;
@@ -8,7 +8,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice, Partner};
 use trine_cpu::CpuDevice;
 pub use trine_vulkan::INVARIANT_ROWS;
-use trine_vulkan::{Choice, PipelineCache, Settled, Tuning, TuningMode, VulkanDevice};
+use trine_vulkan::{Choice, PipelineCache, Tuning, TuningMode, VulkanDevice};
 
 use crate::failure::usage;
 use crate::library::ModelLibrary;
@@ -259,9 +259,6 @@ fn typed(choice: &Choice) -> String {
     }
 }
 
-/// The shapes of kernels that this process has chosen. A model that is loaded again keeps them.
-static SETTLED: OnceLock<Settled> = OnceLock::new();
-
 /// How a GPU chooses its kernels, and who asks for it.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuOptions {
@@ -286,7 +283,7 @@ impl GpuOptions {
 
     fn apply(self, library: &ModelLibrary, device: VulkanDevice) -> VulkanDevice {
         let progress = library.callbacks.tuning(&device.gpu().capabilities().name);
-        let (cache, settled) = (cache(), SETTLED.get_or_init(Settled::default).clone());
+        let (cache, settled) = (cache(), library.settled());
         let tuning = Tuning { mode: self.tuning, cache, progress, settled, ..Tuning::default() };
         let device = device.tuned(tuning);
         if self.batch_invariant { device.batch_invariant() } else { device }

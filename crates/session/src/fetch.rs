@@ -105,7 +105,7 @@ pub fn ask(
             },
         },
     };
-    let (misfit, here) = (misfit(name, bytes), share_here(hub, name));
+    let (misfit, here) = (misfit(library, name, bytes), share_here(hub, name));
     let typed = words::harmless(typed);
     let what = match name.to_string() {
         name if name == typed => name,
@@ -152,8 +152,8 @@ pub fn share_here(hub: &Hub, name: &ModelName) -> Option<String> {
 }
 
 /// Returns what there is to say before a download of a model that has no memory here.
-pub fn misfit(name: &ModelName, bytes: u64) -> Option<String> {
-    Suited::unmeasured().misfit("It", catalog::of(name), bytes)
+pub fn misfit(library: &ModelLibrary, name: &ModelName, bytes: u64) -> Option<String> {
+    Suited::unmeasured(library).misfit("It", catalog::of(name), bytes)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ pub use trine_vulkan::capabilities::{
     Capabilities, CooperativeShape, DeviceKind, Element, MemoryHeap, MissingFeatures,
 };
 use trine_vulkan::{Choice, ReadSpeed};
-pub use trine_vulkan::{Description, Gpu, GpuError, TuningState, best_device, devices};
+pub use trine_vulkan::{Description, Gpu, GpuError, TuningState, devices};
 
 use crate::{device, machine};
 

@@ -2,11 +2,16 @@
 //! told, is asked, and is shown what takes time.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use trine_hub::{EntryState, Hub, HubConfig, HubError, Progress, StoreEntry};
+use trine_npu::partner::NpuPartner;
+use trine_vulkan::capabilities::Capabilities;
+use trine_vulkan::{Settled, best_device};
 
 use crate::embedded::Embedded;
 
@@ -89,6 +94,22 @@ pub struct ModelLibrary {
     pub callbacks: Arc<dyn Callbacks>,
     /// The decisions of a model that is being opened.
     record: Option<Arc<Mutex<Vec<Decision>>>>,
+    /// What models of this library share.
+    shared: Arc<Shared>,
+}
+
+/// What is known once for all models of a library.
+#[derive(Default)]
+struct Shared {
+    /// Hashes of what was told.
+    told: Mutex<BTreeSet<u64>>,
+    /// The shapes of kernels that were chosen. A model that is loaded again keeps them.
+    settled: Settled,
+    /// The GPU that models run on.
+    gpu: OnceLock<Option<Capabilities>>,
+    /// The NPU with the folder of its pack. A process has one hardware context, which all models
+    /// share.
+    npu: Mutex<Option<(PathBuf, Arc<NpuPartner>)>>,
 }
 
 impl Default for ModelLibrary {
@@ -107,7 +128,7 @@ impl fmt::Debug for ModelLibrary {
 impl ModelLibrary {
     /// Makes a library of the models that the environment says where to find.
     pub fn new(callbacks: Arc<dyn Callbacks>) -> Self {
-        Self { model: None, store: None, callbacks, record: None }
+        Self { model: None, store: None, callbacks, record: None, shared: Arc::default() }
     }
 
     /// Returns the same library, with a record of what is decided from now on.
@@ -137,6 +158,30 @@ impl ModelLibrary {
 
     pub(crate) fn warn(&self, text: impl fmt::Display) {
         self.decide(Decision::Warning(text.to_string()));
+    }
+
+    /// Returns whether something was not told before.
+    pub(crate) fn is_news(&self, what: impl Hash) -> bool {
+        let mut hasher = DefaultHasher::new();
+        what.hash(&mut hasher);
+        let mut told = self.shared.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.insert(hasher.finish())
+    }
+
+    /// Returns the shapes of kernels that were chosen for models of this library.
+    pub(crate) fn settled(&self) -> Settled {
+        self.shared.settled.clone()
+    }
+
+    /// Returns the GPU that models run on, if there is one that can be used.
+    pub(crate) fn gpu(&self) -> Option<Capabilities> {
+        let find = || best_device().map(|found| found.capabilities);
+        self.shared.gpu.get_or_init(find).clone()
+    }
+
+    /// Returns the place of the NPU that models of this library share.
+    pub(crate) fn npu(&self) -> MutexGuard<'_, Option<(PathBuf, Arc<NpuPartner>)>> {
+        self.shared.npu.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the hub.

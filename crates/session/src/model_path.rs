@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 
 use anyhow::{Result, bail};
 use trine_hub::InFolder;
@@ -16,11 +15,10 @@ const FOLDER_MAX: usize = 4096;
 
 /// Says that a word without a separator is a file or folder here, once.
 pub fn tell_path(library: &ModelLibrary, typed: &str) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    if library.is_news("a path without a separator") {
         let typed = words::harmless(typed);
         library.note(format!("{typed} is taken from this folder: ./{typed}"));
-    });
+    }
 }
 
 /// Returns the file or folder at a path.

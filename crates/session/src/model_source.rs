@@ -214,7 +214,7 @@ pub fn find_for_chat(library: &ModelLibrary, typed: &str, may_download: bool) ->
     }
     let size =
         missing.bytes.map_or(String::new(), |bytes| format!(", {}", words::about_bytes(bytes)));
-    let misfit = missing.bytes.and_then(|bytes| fetch::misfit(&missing.name, bytes));
+    let misfit = missing.bytes.and_then(|bytes| fetch::misfit(library, &missing.name, bytes));
     let misfit = misfit.map_or(String::new(), |misfit| format!(" {misfit}"));
     library.note(format!(
         "{typed} is not on this machine.{misfit} Repeat /model {typed} to download it{size}"
@@ -276,9 +276,10 @@ pub fn resolve(library: &ModelLibrary, typed: &str) -> Result<Resolved> {
 fn resolve_name(library: &ModelLibrary, typed: &str) -> Result<Resolved> {
     let hub = library.hub()?;
     let Some(preset) = hub.whole_preset(typed)? else {
-        return resolve_model(&hub.inventory(), typed);
+        return resolve_model(library, &hub.inventory(), typed);
     };
-    let base = base_of(&hub, &preset).with_context(|| format!("the preset {}", preset.name))?;
+    let base =
+        base_of(library, &hub, &preset).with_context(|| format!("the preset {}", preset.name))?;
     match base {
         Resolved::Here(chosen) => {
             Ok(Resolved::Here(Chosen { preset: Some(Box::new(preset)), ..chosen }))
@@ -296,13 +297,13 @@ fn resolve_name(library: &ModelLibrary, typed: &str) -> Result<Resolved> {
 }
 
 /// Resolves the model that a preset is based on.
-fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
+fn base_of(library: &ModelLibrary, hub: &Hub, preset: &Preset) -> Result<Resolved> {
     if let Some(model) = Embedded::find(&preset.from) {
         return Ok(here(Source::Embedded(model)));
     }
     match existing_path(&preset.from)? {
         Some(path) => Ok(here(Source::Path(path))),
-        None => resolve_model(&hub.inventory(), &preset.from),
+        None => resolve_model(library, &hub.inventory(), &preset.from),
     }
 }
 
@@ -320,7 +321,7 @@ pub fn repository(library: &ModelLibrary, all: &Inventory<'_>, typed: &str) -> R
     match catalog::find(typed) {
         Some(Known::Model(entry)) => return Ok(entry.model()),
         Some(Known::Refused(refused)) if all.short_name(typed)?.is_none() => {
-            return Err(refusal(typed, &refused));
+            return Err(refusal(library, typed, &refused));
         }
         _ => {}
     }
@@ -329,7 +330,7 @@ pub fn repository(library: &ModelLibrary, all: &Inventory<'_>, typed: &str) -> R
         Ok(name) if matches!(all.show(&name), Ok(Some(_))) => Ok(name),
         Ok(name) => match (all.short_name(typed)?, catalog::other_family(&name)) {
             (Some(local), _) => Ok(local),
-            (None, Some(refused)) => Err(refusal(typed, &refused)),
+            (None, Some(refused)) => Err(refusal(library, typed, &refused)),
             (None, None) => Ok(name),
         },
         Err(error) => match all.short_name(typed)? {
@@ -346,7 +347,7 @@ pub fn repository(library: &ModelLibrary, all: &Inventory<'_>, typed: &str) -> R
 ///
 /// # Errors
 /// Returns an error if the name means several models, or one that cannot be run.
-pub fn resolve_model(all: &Inventory<'_>, typed: &str) -> Result<Resolved> {
+pub fn resolve_model(library: &ModelLibrary, all: &Inventory<'_>, typed: &str) -> Result<Resolved> {
     let parsed = ModelName::parse(typed).ok();
     if let Some(name) = &parsed
         && let Some(model) = all.resolve(name)?
@@ -373,12 +374,12 @@ pub fn resolve_model(all: &Inventory<'_>, typed: &str) -> Result<Resolved> {
         });
     }
     if let Some(Known::Refused(refused)) = known {
-        return Err(refusal(typed, &refused));
+        return Err(refusal(library, typed, &refused));
     }
     Ok(match parsed {
         Some(name) if !is_meant_as_file(typed) => {
             if let Some(refused) = catalog::other_family(&name) {
-                return Err(refusal(typed, &refused));
+                return Err(refusal(library, typed, &refused));
             }
             missing(typed, name, None)
         }
@@ -387,8 +388,8 @@ pub fn resolve_model(all: &Inventory<'_>, typed: &str) -> Result<Resolved> {
 }
 
 /// Returns the error for a model that trine does not run.
-fn refusal(typed: &str, refused: &Refused) -> anyhow::Error {
-    let reason = refused.reason(Suited::unmeasured().best());
+fn refusal(library: &ModelLibrary, typed: &str, refused: &Refused) -> anyhow::Error {
+    let reason = refused.reason(Suited::unmeasured(library).best());
     anyhow!("{} does not run here: {reason}", words::harmless(typed))
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -17,9 +17,6 @@ use crate::library::ModelLibrary;
 use crate::npu_options::{NpuOptions, NpuShare, PackChoice};
 use crate::words::shown;
 use crate::{measured, npu_packs};
-
-/// The NPU with its pack. A process has one hardware context, which all models share.
-static PARTNER: Mutex<Option<(PathBuf, Arc<NpuPartner>)>> = Mutex::new(None);
 
 /// Gives the processor or the GPU an NPU as its partner, if one is asked for.
 ///
@@ -76,7 +73,7 @@ fn partner(
     model: &Model,
 ) -> Result<Arc<NpuPartner>> {
     let (folder, pack) = open_pack(library, npu)?;
-    let mut known = PARTNER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = library.npu();
     if let Some((its, partner)) = known.as_ref() {
         if *its != folder {
             bail!("the NPU is in use with the pack in {}; use one pack", its.display());

@@ -2,8 +2,6 @@
 //! [`Suited::best`] is the one rule for the model that is recommended, wherever one is named. It
 //! reads memory and the kind of the device only: what is measured differs from call to call.
 
-use std::sync::LazyLock;
-
 use anyhow::Result;
 use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{EntryState, StoreEntry};
@@ -55,9 +53,8 @@ struct GpuRoom {
 
 impl Suited {
     /// Looks at the memory and the GPU's name, which takes no time that people notice.
-    pub fn unmeasured() -> Self {
-        static GPU: LazyLock<Option<GpuRoom>> = LazyLock::new(GpuRoom::unmeasured);
-        Self::of(Room::now(), None, GPU.clone())
+    pub fn unmeasured(library: &ModelLibrary) -> Self {
+        Self::of(Room::now(), None, GpuRoom::unmeasured(library))
     }
 
     /// Does the same and measures how fast memory is read, which takes a second or two.
@@ -68,7 +65,7 @@ impl Suited {
         let cpu = DeviceChoice::Cpu.open(library, None, None, GpuOptions::kept())?;
         let processor = measured::processor_reads(library, cpu.threads)?.usual;
         drop(cpu);
-        Ok(Self::of(Room::now(), Some(processor), GpuRoom::measured()))
+        Ok(Self::of(Room::now(), Some(processor), GpuRoom::measured(library)))
     }
 
     /// Returns the same machine with the memory that is free now.
@@ -201,14 +198,14 @@ impl Suited {
 }
 
 /// Returns the sentence that says what the model inside the program is, and what to take instead:
-/// first of the models that are `here`.
-pub fn about_demo(name: &str, here: &[StoreEntry]) -> Option<String> {
+/// first of the models that are here.
+pub fn about_demo(library: &ModelLibrary, name: &str) -> Option<String> {
     if name != Embedded::Demo.name() {
         return None;
     }
-    let machine = Suited::unmeasured();
+    let machine = Suited::unmeasured(library);
     let about = "demo is a tiny model that only tells short stories. For a real one: trine run";
-    if let Some(here) = machine.best_here(here) {
+    if let Some(here) = machine.best_here(&library.all_here()) {
         let size = words::bytes(here.bytes);
         return Some(format!("{about} {} ({size}, on this machine)", here.short));
     }
@@ -219,18 +216,18 @@ pub fn about_demo(name: &str, here: &[StoreEntry]) -> Option<String> {
 
 impl GpuRoom {
     /// Describes the GPU that models run on, if there is one that can be used.
-    fn unmeasured() -> Option<Self> {
-        let found = gpus::best_device()?.capabilities;
+    fn unmeasured(library: &ModelLibrary) -> Option<Self> {
+        let found = library.gpu()?;
         let bytes = gpus::memory(&found)?;
         let is_shared = found.kind == DeviceKind::Integrated;
         Some(Self { name: found.name, bytes, rate: None, is_shared })
     }
 
     /// Does the same, and measures how fast it reads.
-    fn measured() -> Option<Self> {
+    fn measured(library: &ModelLibrary) -> Option<Self> {
         let reader = gpus::open(None).and_then(|gpu| gpus::reader(&gpu)).ok()?;
         let rate = measured::gpu_reads(reader, None).ok()?.usual;
-        Some(Self { rate: Some(rate), ..Self::unmeasured()? })
+        Some(Self { rate: Some(rate), ..Self::unmeasured(library)? })
     }
 }
 
@@ -345,7 +342,7 @@ mod tests {
         near(with(64 << 30, 80 << 30, false).rate(model).unwrap(), 500e9 / bytes);
         let half = with(64 << 30, model.demand(CONTEXT).memory_bytes / 2, false);
         near(half.rate(model).unwrap(), 1.0 / (0.5 * bytes / 50e9 + 0.5 * bytes / 500e9));
-        assert_eq!(Suited::unmeasured().rate(model), None);
+        assert_eq!(Suited::unmeasured(&ModelLibrary::default()).rate(model), None);
         assert_eq!(with(8 << 30, 16 << 30, false).room.fits(model), Some(true));
         assert_eq!(with(8 << 30, 16 << 30, true).room.fits(model), Some(false), "it is the same");
     }

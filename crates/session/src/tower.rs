@@ -1,9 +1,7 @@
 //! The vision tower that goes with a model.
 
-use std::collections::{BTreeSet, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -68,7 +66,7 @@ pub fn attach_if_any(
     let (model, refused) = attach_usable(source, model, choice)?;
     if let Some(error) = refused {
         let text = format!("{} reads no images: {error:#}", words::harmless(&source.name()));
-        if is_news(&text, &may_have) {
+        if is_news(library, &text, &may_have) {
             match is_of_another_kind(&error) {
                 true => tracing::info!("{text}"),
                 false => library.warn(text),
@@ -113,17 +111,12 @@ fn is_of_another_kind(error: &anyhow::Error) -> bool {
 }
 
 /// Returns whether a text about files was not told while they were as they are now.
-fn is_news(text: &str, files: &[PathBuf]) -> bool {
-    /// Hashes of what was told.
-    static TOLD: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    for path in files {
+fn is_news(library: &ModelLibrary, text: &str, files: &[PathBuf]) -> bool {
+    let state = |path: &PathBuf| {
         let facts = std::fs::metadata(path).ok();
-        let state = facts.map(|facts| (facts.len(), facts.modified().ok()));
-        (path, state).hash(&mut hasher);
-    }
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(hasher.finish())
+        facts.map(|facts| (facts.len(), facts.modified().ok()))
+    };
+    library.is_news((text, files.iter().map(|path| (path, state(path))).collect::<Vec<_>>()))
 }
 
 /// Returns why a model has no vision tower, and what to do.
@@ -429,9 +422,11 @@ mod tests {
     fn what_is_told_of_a_file_is_told_once_for_each_state() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let files = [file.path().to_owned()];
-        assert!(is_news("a", &files) && !is_news("a", &files));
-        assert!(is_news("b", &files) && !is_news("b", &files));
+        let library = ModelLibrary::default();
+        let is_news = |text| is_news(&library.recording(), text, &files);
+        assert!(is_news("a") && !is_news("a"));
+        assert!(is_news("b") && !is_news("b"));
         std::fs::write(file.path(), "other").unwrap();
-        assert!(is_news("a", &files) && !is_news("a", &files));
+        assert!(is_news("a") && !is_news("a"));
     }
 }

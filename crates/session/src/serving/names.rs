@@ -26,8 +26,8 @@ use trine_server::{
 
 use crate::embedded::Embedded;
 use crate::failure::usage;
-use crate::model_source::{Chosen, Resolved, Source, resolve_model};
-use crate::suiting::Suited;
+use crate::library::ModelLibrary;
+use crate::model_source::Source;
 use refusals::told;
 
 pub(super) use {files::digest, files::stamp, presets::laid};
@@ -92,7 +92,7 @@ pub struct Shop {
     typed: Vec<Served>,
     /// The model for requests that name none, if it is not the one inside the program.
     default: Option<Served>,
-    measured: offers::Measured,
+    machine: offers::ThisMachine,
 }
 
 impl Names {
@@ -141,13 +141,13 @@ impl Names {
     /// # Errors
     /// Returns an error if an alias names no model, or two models would have the same name.
     pub fn store(
-        hub: Hub,
+        (library, hub): (&ModelLibrary, Hub),
         default: Option<Served>,
         aliases: &[(String, String)],
         open: impl Fn(&str) -> Result<Served>,
     ) -> Result<Self> {
-        let (aliased, typed, measured) = (Vec::new(), Vec::new(), offers::Measured::default());
-        let mut shop = Shop { hub, aliases: aliased, typed, default, measured };
+        let (aliased, typed, machine) = (Vec::new(), Vec::new(), offers::ThisMachine::new(library));
+        let mut shop = Shop { hub, aliases: aliased, typed, default, machine };
         let find = |shop: &Shop, name: &str| shop.find(name).map_err(|message| anyhow!(message));
         for (name, model) in aliases {
             let default = || match &shop.default {
@@ -423,7 +423,7 @@ impl Shop {
                 // A model of another family is not here, as any other that is not.
                 return Ok(None);
             }
-            let local = local(inventory, name).map_err(|error| error.to_string())?;
+            let local = self.machine.local(inventory, name).map_err(|error| error.to_string())?;
             return Ok(local.map(|model| Found::plain(own_name(inventory, &model))));
         };
         let from = preset.from.as_str();
@@ -433,7 +433,8 @@ impl Shop {
             // and the path is not shown to them.
             None if Path::new(from).is_absolute() => Some(preset.name.clone()),
             None => {
-                let local = local(inventory, from).map_err(|error| error.to_string())?;
+                let local =
+                    self.machine.local(inventory, from).map_err(|error| error.to_string())?;
                 local.map(|model| own_name(inventory, &model))
             }
         };
@@ -462,7 +463,7 @@ impl Shop {
         {
             return Some(Source::Path(preset.from.into()));
         }
-        let local = local(inventory, model).ok().flatten();
+        let local = self.machine.local(inventory, model).ok().flatten();
         local.map(|model| Source::Local(Box::new(model)))
     }
 
@@ -498,14 +499,6 @@ impl Shop {
     }
 }
 
-/// Returns a complete model of the store by any of its names.
-fn local(inventory: &Inventory<'_>, name: &str) -> Result<Option<LocalModel>> {
-    Ok(match resolve_model(inventory, name)? {
-        Resolved::Here(Chosen { source: Source::Local(model), .. }) => Some(*model),
-        Resolved::Here(_) | Resolved::Missing(_) | Resolved::Unknown => None,
-    })
-}
-
 /// Returns the name under which a model is listed; other names may mean the same files.
 fn own_name(inventory: &Inventory<'_>, model: &LocalModel) -> String {
     inventory.name_of(model).to_string()
@@ -516,7 +509,7 @@ impl Library for Shop {
         // A store that cannot be read is an error, not an empty store.
         let inventory = self.hub.inventory();
         let here = inventory.entries().map_err(told)?;
-        let machine = self.measured.machine(measures);
+        let machine = self.machine.suited(measures);
         Ok(offers::catalog(&machine, here, |own| self.listed_name(&inventory, own)))
     }
 
@@ -532,7 +525,7 @@ impl Library for Shop {
             return Err(LibraryError::new(Refusal::Invalid, message));
         }
         let refusal = |name: &str, refused: Refused| {
-            let reason = refused.reason(Suited::unmeasured().best());
+            let reason = refused.reason(self.machine.suited(false).best());
             let message = format!("trine does not run {name:.100}: {reason}");
             LibraryError::new(Refusal::Invalid, message)
         };
@@ -578,7 +571,7 @@ impl Library for Shop {
         }
         let refused = |error: anyhow::Error| LibraryError::new(Refusal::Invalid, error.to_string());
         let inventory = self.hub.inventory();
-        if let Some(local) = local(&inventory, name).map_err(refused)? {
+        if let Some(local) = self.machine.local(&inventory, name).map_err(refused)? {
             return Ok(Some(own_name(&inventory, &local)));
         }
         // Maybe only an incomplete download is left.

@@ -19,7 +19,7 @@ impl Verdict {
     /// Chooses the model, by memory only if `quick`.
     pub(super) fn new(library: &ModelLibrary, quick: bool) -> Self {
         let measured = (!quick).then(|| Suited::measured(library).ok()).flatten();
-        let suited = measured.unwrap_or_else(Suited::unmeasured);
+        let suited = measured.unwrap_or_else(|| Suited::unmeasured(library));
         let best = suited.best();
         Self { suited, best }
     }

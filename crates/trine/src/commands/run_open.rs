@@ -151,7 +151,7 @@ impl Opened {
         let Self { session, system, raw, .. } = self;
         tell(session, verbose);
         if terminal::stderr_is_terminal()
-            && let Some(told) = suiting::about_demo(&session.name, &library.all_here())
+            && let Some(told) = suiting::about_demo(library, &session.name)
         {
             output::note(&told);
         }

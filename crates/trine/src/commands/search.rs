@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{EntryState, StoreEntry};
+use trine_session::library::ModelLibrary;
 use trine_session::suiting::Suited;
 
 use crate::cli::SearchArgs;
@@ -24,13 +25,13 @@ pub(crate) fn run(set: &Settings, args: SearchArgs, verbose: bool) -> Result<()>
     // The catalogue is there without a store.
     let here = library.hub()?.list().unwrap_or_default();
     if found.is_empty() && !args.json {
-        output::remark(nothing(&text));
+        output::remark(nothing(library, &text));
         return Err(Negative.into());
     }
     // Without a measurement only the memory is known.
     let suited = match args.quick {
-        true => Suited::unmeasured(),
-        false => Suited::measured(library).unwrap_or_else(|_| Suited::unmeasured()),
+        true => Suited::unmeasured(library),
+        false => Suited::measured(library).unwrap_or_else(|_| Suited::unmeasured(library)),
     };
     let best = suited.best();
     if args.json {
@@ -98,10 +99,10 @@ fn next(found: &[&CatalogModel], best: &CatalogModel, suited: &Suited) -> String
 }
 
 /// Returns what there is to say if no model of the catalogue has the words.
-fn nothing(text: &str) -> String {
+fn nothing(library: &ModelLibrary, text: &str) -> String {
     let mut words = text.split_whitespace();
     match words.find_map(catalog::find) {
-        Some(Known::Refused(refused)) => refused.reason(Suited::unmeasured().best()),
+        Some(Known::Refused(refused)) => refused.reason(Suited::unmeasured(library).best()),
         _ => format!(
             "no name has {}; trine runs Gemma 3, 3n and 4, and any repository of them on Hugging \
              Face by owner/repo",

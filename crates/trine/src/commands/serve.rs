@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use trine_foreign::Host;
-use trine_hub::{Pinned, StoreEntry, get_pinned};
+use trine_hub::{Pinned, get_pinned};
 use trine_model::KvType;
 use trine_server::{
     Fetch, FetchEnd, Fetched, Fetcher, ImageUrls, KEY_BYTES_WANTED, Keys, Limits, Loader,
@@ -117,7 +117,7 @@ async fn serve(
     // From here on the server listens, so the first Ctrl-C no longer ends the program directly.
     let _watch = Watch::new();
     server.preload().await.map_err(|problem| anyhow!(problem))?;
-    tell(&server, &library.all_here(), &default, has_tls, needs_key);
+    tell(&server, &library, &default, has_tls, needs_key);
     if !needs_key {
         let names = names.iter().map(|name| format!("{name}, ")).collect::<String>();
         output::note(&format!(
@@ -131,7 +131,7 @@ async fn serve(
 
 /// Prints where the server is and how to use it, to standard error because no program needs to read
 /// it.
-fn tell(server: &Server, here: &[StoreEntry], model: &str, has_tls: bool, needs_key: bool) {
+fn tell(server: &Server, library: &ModelLibrary, model: &str, has_tls: bool, needs_key: bool) {
     let scheme = if has_tls { "https" } else { "http" };
     let address = server.address();
     let url = format!("{scheme}://{address}");
@@ -145,7 +145,7 @@ fn tell(server: &Server, here: &[StoreEntry], model: &str, has_tls: bool, needs_
     };
     output::remark(format_args!("Chat in your browser: {own}/"));
     output::remark(format_args!("For programs: {own}/v1 (OpenAI), {own} (Anthropic, Ollama){key}"));
-    if let Some(told) = suiting::about_demo(&model, here) {
+    if let Some(told) = suiting::about_demo(library, &model) {
         output::remark(told);
     }
     output::remark("Ctrl-C ends the server.");
@@ -179,7 +179,7 @@ fn names(library: &ModelLibrary, args: &ServeArgs) -> Result<Names> {
         match library.hub() {
             Ok(hub) => {
                 let default = library.model.as_deref().map(open);
-                return Names::store(hub, default.transpose()?, &args.alias, open);
+                return Names::store((library, hub), default.transpose()?, &args.alias, open);
             }
             Err(error) => tracing::warn!(%error, "there is no model store; one model is served"),
         }

@@ -36,7 +36,8 @@ pub(crate) fn pull(library: &ModelLibrary, args: PullArgs) -> Result<()> {
     let name = repository(library, &hub.inventory(), &typed)?;
     if let Some(known) = catalog::of(&name)
         && !matches!(hub.resolve(&name), Ok(Some(_)))
-        && let Some(misfit) = Suited::unmeasured().misfit(&known.name(), Some(known), known.bytes)
+        && let Some(misfit) =
+            Suited::unmeasured(library).misfit(&known.name(), Some(known), known.bytes)
     {
         match args.yes || !library.callbacks.can_ask() {
             true => output::warning(misfit),

@@ -11,8 +11,9 @@ use crate::output;
 /// # Errors
 /// Returns an error if standard output cannot be written.
 pub(crate) fn run() -> Result<()> {
-    let machine = Suited::unmeasured();
-    let here = ModelLibrary::default().all_here();
+    let library = ModelLibrary::default();
+    let machine = Suited::unmeasured(&library);
+    let here = library.all_here();
     let (name, size) = match machine.best_here(&here) {
         Some(here) => {
             (here.short.clone(), format!("{}, on this machine", output::bytes(here.bytes)))

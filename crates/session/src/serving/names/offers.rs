@@ -2,28 +2,51 @@
 
 use std::sync::OnceLock;
 
-use crate::library::ModelLibrary;
-use crate::suiting::Suited;
+use anyhow::Result;
 use trine_hub::catalog::{self, CatalogModel};
-use trine_hub::{EntryState, StoreEntry};
+use trine_hub::{EntryState, Inventory, LocalModel, StoreEntry};
 use trine_server::{Catalog, Offer, OfferState};
 
-/// This machine as it was measured once.
-#[derive(Debug, Default)]
-pub(super) struct Measured(OnceLock<Suited>);
+use crate::library::ModelLibrary;
+use crate::model_source::{Chosen, Resolved, Source, resolve_model};
+use crate::suiting::Suited;
 
-impl Measured {
+/// This machine: its models, and how fast it was once measured to be.
+#[derive(Debug)]
+pub(super) struct ThisMachine {
+    library: ModelLibrary,
+    suited: OnceLock<Suited>,
+}
+
+impl ThisMachine {
+    pub(super) fn new(library: &ModelLibrary) -> Self {
+        Self { library: library.clone(), suited: OnceLock::new() }
+    }
+
     /// Returns the machine with the memory that is free now; measures it first if that may take
     /// time and nobody did. Where nothing can be measured only the memory is known.
-    pub(super) fn machine(&self, measures: bool) -> Suited {
-        if measures && self.0.get().is_none() {
-            match Suited::measured(&ModelLibrary::default()) {
+    pub(super) fn suited(&self, measures: bool) -> Suited {
+        let Self { library, suited } = self;
+        if measures && suited.get().is_none() {
+            match Suited::measured(library) {
                 // Somebody else may have measured too.
-                Ok(measured) => drop(self.0.set(measured)),
+                Ok(measured) => drop(suited.set(measured)),
                 Err(error) => tracing::warn!("the devices cannot be measured: {error:#}"),
             }
         }
-        self.0.get().map_or_else(Suited::unmeasured, Suited::now)
+        suited.get().map_or_else(|| Suited::unmeasured(library), Suited::now)
+    }
+
+    /// Returns a complete model of the store by any of its names.
+    pub(super) fn local(
+        &self,
+        inventory: &Inventory<'_>,
+        name: &str,
+    ) -> Result<Option<LocalModel>> {
+        Ok(match resolve_model(&self.library, inventory, name)? {
+            Resolved::Here(Chosen { source: Source::Local(model), .. }) => Some(*model),
+            Resolved::Here(_) | Resolved::Missing(_) | Resolved::Unknown => None,
+        })
     }
 }
 

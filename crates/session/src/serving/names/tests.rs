@@ -74,18 +74,19 @@ fn every_name_stands_for_one_model() {
         assert_eq!(listed, ["demo"], "it is not listed");
     }
     let folder = tempfile::tempdir().unwrap();
+    let library = ModelLibrary::default();
     let hub = || Hub::new(trine_hub::HubConfig::new(folder.path())).unwrap();
     let aliases = [alias("mine", "a/m.gguf"), alias("*", "")].concat();
-    let names = Names::store(hub(), None, &aliases, open).unwrap();
+    let names = Names::store((&library, hub()), None, &aliases, open).unwrap();
     let meant = |name: &str| names.find(name).unwrap().unwrap().model;
     assert_eq!([meant("mine"), meant("mine:latest"), meant("gpt-4o")], ["m", "m", "demo"]);
     assert_eq!(names.sources().of("m").map(|source| place(&source)), Some("a/m.gguf".into()));
     let listed: Vec<_> = names.list().into_iter().map(|listed| listed.name).collect();
     assert_eq!(listed, ["demo", "mine"]);
     // The name of another family's model is one that is not here, as a preset that was removed.
-    let names = Names::store(hub(), None, &[], open).unwrap();
+    let names = Names::store((&library, hub()), None, &[], open).unwrap();
     assert!(["sailor", "gpt-4o", "nobody"].iter().all(|name| names.find(name).unwrap().is_none()));
-    let taken = Names::store(hub(), None, &alias("x", "a/demo.gguf"), open);
+    let taken = Names::store((&library, hub()), None, &alias("x", "a/demo.gguf"), open);
     assert!(taken.err().unwrap().to_string().contains("the name demo"));
 }
 
@@ -150,7 +151,7 @@ fn a_list_reads_each_folder_once_whatever_is_in_it() {
     }
     let aliases = [("mine".to_owned(), "a/one/m3-Q8_0.gguf".to_owned())];
     let open = |model: &str| Err(anyhow!("no model {model}"));
-    let names = Names::store(hub, None, &aliases, open).unwrap();
+    let names = Names::store((&ModelLibrary::default(), hub), None, &aliases, open).unwrap();
     let reads = Arc::new(AtomicUsize::new(0));
     let subscriber = tracing_subscriber::registry().with(Reads(reads.clone()));
     tracing::subscriber::with_default(subscriber, || {
