@@ -296,6 +296,10 @@ fn ollamas_clients_get_vectors() {
 #[test]
 fn texts_share_steps_and_may_be_more_than_the_queue_has_room_for() {
     let server = Harness::start();
+    let (status, _) = server.post(PATH, &json!({"model": "embedder", "input": "a"}));
+    assert_eq!(status, 200);
+    // On a busy machine texts may come more slowly than steps without any work.
+    server.slow_down(Duration::from_millis(2));
     let inputs: Vec<Vec<u32>> = (0..2048).map(|index| vec![1; 1 + index % 7]).collect();
     let (status, answer) = server.post(PATH, &json!({"model": "embedder", "input": inputs}));
     assert_eq!(status, 200, "{answer}");
@@ -306,7 +310,7 @@ fn texts_share_steps_and_may_be_more_than_the_queue_has_room_for() {
     }
     let status = server.status();
     assert!(status.steps < 1500, "{} steps for 2048 texts", status.steps);
-    assert_eq!((status.generated_tokens, status.requests), (0, 2048));
+    assert_eq!((status.generated_tokens, status.requests), (0, 2049));
 }
 
 /// A request with many slow texts, on its way.
