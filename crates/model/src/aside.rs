@@ -109,7 +109,12 @@ pub fn others(plan: &Plan) -> Option<Plan> {
         let shared: Vec<BufferId> = reads.iter().chain(within).copied().collect();
         let copy = |id: BufferId| Buffer { rows: Rows::Tokens, ..plan.buffer(id).clone() };
         if own.buffers.is_empty() {
-            own.buffers.extend(shared.iter().map(|id| copy(*id)));
+            // They are of no layer.
+            let named = |buffer: Buffer| {
+                let name = buffer.name.rsplit('.').next().unwrap_or_default().to_owned();
+                Buffer { name, ..buffer }
+            };
+            own.buffers.extend(shared.iter().map(|id| named(copy(*id))));
         }
         let mut map: BTreeMap<BufferId, BufferId> =
             shared.into_iter().zip((0..).map(BufferId)).collect();
