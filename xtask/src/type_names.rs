@@ -16,24 +16,13 @@ use crate::sources::Source;
 /// How many crates may have a type of the same name.
 const CRATES_MAX: usize = 3;
 
-/// Names that still break the rule, by crate: their own crate or that of their users is to be
-/// changed by others first. They are not counted; a name that no longer needs its row is reported.
-const KNOWN: [(&str, &[&str]); 6] = [
-    ("backend", &["Work"]),
-    ("cpu", &["Avx2", "Avx512", "Neon", "Tile"]),
-    ("npu", &["Header", "Kernel", "Run", "State", "Tile"]),
-    ("session", &["Guessing", "Launches", "Search"]),
-    ("vulkan", &["Args", "Found", "Frame", "Limits", "Made", "Table"]),
-    ("weights", &["Metadata"]),
-];
-
 /// Returns the names that a crate, or too many crates, have several times.
 ///
 /// # Arguments
 ///
 /// - `for_tests`: the crates whose names do not count.
 pub(crate) fn check(sources: &[Source], for_tests: &[&str]) -> Vec<String> {
-    complaints(&declared(sources, for_tests), &KNOWN)
+    complaints(&declared(sources, for_tests))
 }
 
 /// The places in which types are declared, by name and crate.
@@ -61,38 +50,19 @@ fn declared(sources: &[Source], for_tests: &[&str]) -> Declared {
     declared
 }
 
-fn complaints(declared: &Declared, known: &[(&str, &[&str])]) -> Vec<String> {
-    let is_known = |room: &str, name: &str| {
-        known.iter().any(|(other, names)| *other == room && names.contains(&name))
-    };
+fn complaints(declared: &Declared) -> Vec<String> {
     let mut complaints = Vec::new();
     for (name, rooms) in declared {
-        for (room, places) in rooms.iter().filter(|(room, _)| !is_known(room, name)) {
-            if places.len() > 1 {
-                let places = places.join(", ");
-                complaints.push(format!("crate {room} has several types {name}: {places}"));
-            }
+        for (room, places) in rooms.iter().filter(|(_, places)| places.len() > 1) {
+            let places = places.join(", ");
+            complaints.push(format!("crate {room} has several types {name}: {places}"));
         }
-        let counted: Vec<_> = rooms.iter().filter(|(room, _)| !is_known(room, name)).collect();
-        if counted.len() > CRATES_MAX {
-            let places: Vec<_> = counted.iter().map(|(_, places)| places.join(", ")).collect();
-            let (count, places) = (counted.len(), places.join(", "));
+        if rooms.len() > CRATES_MAX {
+            let places: Vec<_> = rooms.values().map(|places| places.join(", ")).collect();
+            let (count, places) = (rooms.len(), places.join(", "));
             complaints.push(format!(
                 "{count} crates have a type {name}, at most {CRATES_MAX} may: {places}"
             ));
-        }
-    }
-    for (room, names) in known {
-        for name in *names {
-            let rooms = declared.get(*name);
-            let own = rooms.and_then(|rooms| rooms.get(*room)).map_or(0, Vec::len);
-            let all = rooms.map_or(0, BTreeMap::len);
-            if own == 0 || (own == 1 && all <= CRATES_MAX) {
-                complaints.push(format!(
-                    "{name} of crate {room} is no exception any more: take it out of \
-                     xtask/src/type_names.rs"
-                ));
-            }
         }
     }
     complaints
@@ -171,20 +141,8 @@ mod tests {
             (many(4), 1),
         ] {
             let files: Vec<_> = files.iter().map(|(path, text)| (&**path, *text)).collect();
-            let found = complaints(&read(&files), &[]);
+            let found = complaints(&read(&files));
             assert_eq!(found.len(), expected, "{files:?}: {found:?}");
         }
-    }
-
-    #[test]
-    fn exceptions_are_those_that_are_needed() {
-        let twice = read(&[("a/src/a.rs", "pub struct A;"), ("a/src/b.rs", "pub struct A;")]);
-        for (known, expected) in
-            [(("a", &["A"][..]), 0), (("a", &["A", "B"][..]), 1), (("b", &["A"][..]), 2)]
-        {
-            assert_eq!(complaints(&twice, &[known]).len(), expected, "{known:?}");
-        }
-        let once = read(&[("a/src/a.rs", "pub struct A;")]);
-        assert_eq!(complaints(&once, &[("a", &["A"])]).len(), 1);
     }
 }

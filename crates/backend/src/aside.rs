@@ -101,8 +101,8 @@ impl Guest for Aside {
         Ok(())
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.program.heed(stop);
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.program.stop_on(stop);
     }
 
     fn memory(&self) -> Memory {

@@ -55,7 +55,7 @@ pub enum BackendError {
         /// What happened.
         what: String,
     },
-    /// The step was [stopped](crate::Program::heed) by the caller that waits for it.
+    /// The step was [stopped](crate::Program::stop_on) by the caller that waits for it.
     #[error("the step was stopped")]
     Stopped,
     /// The model file was cut short or replaced while it was in use.

@@ -42,8 +42,8 @@ pub trait Guest: Send {
     /// [`BackendError`] if any of them was not computed. What was given is undefined then.
     fn finish(&mut self, job: &Job<'_>, give: &mut Give<'_>) -> Result<(), BackendError>;
 
-    /// Lets a job be stopped, as [`Program::heed`](crate::Program::heed) does.
-    fn heed(&mut self, _stop: Arc<AtomicBool>) {}
+    /// Lets a job be stopped, as [`Program::stop_on`](crate::Program::stop_on) does.
+    fn stop_on(&mut self, _stop: Arc<AtomicBool>) {}
 
     /// Returns the memory of another device that counts as the Program's.
     fn memory(&self) -> Memory {

@@ -17,19 +17,20 @@ pub struct Hosted {
     guest: Mutex<Box<dyn Guest>>,
     /// The partner whose it is, without which the device can do. Its failures are counted.
     partner: Option<Arc<dyn Partner>>,
-    /// The number of results of each of a partner's jobs.
+    /// The number of results of each job.
     results: Vec<usize>,
     /// Whether a partner has failed: nothing more is begun then.
     has_failed: AtomicBool,
 }
 
 impl Hosted {
-    /// Keeps a guest whose failure is the step's.
-    pub fn new(guest: impl Guest + 'static) -> Self {
-        Self::of(Box::new(guest), None, Vec::new())
+    /// Keeps what computes the jobs of a Plan, whose failure is the step's.
+    pub fn new(guest: impl Guest + 'static, plan: &Plan) -> Self {
+        Self::of(Box::new(guest), None, plan)
     }
 
-    fn of(guest: Box<dyn Guest>, partner: Option<Arc<dyn Partner>>, results: Vec<usize>) -> Self {
+    fn of(guest: Box<dyn Guest>, partner: Option<Arc<dyn Partner>>, plan: &Plan) -> Self {
+        let results = away::jobs(plan).iter().map(|job| job.op(plan).writes().len()).collect();
         let (guest, has_failed) = (Mutex::new(guest), AtomicBool::new(false));
         Self { guest, partner, results, has_failed }
     }
@@ -50,10 +51,7 @@ impl Hosted {
             job.iter().map(|id| model.converted_part(plan, *id)).collect::<Result<Vec<_>, _>>()
         });
         match partner.load(&tensors.collect::<Result<Vec<_>, _>>()?) {
-            Ok(guest) => {
-                let results = jobs.iter().map(Vec::len).collect();
-                Ok(Some(Self::of(guest, Some(Arc::clone(partner)), results)))
-            }
+            Ok(guest) => Ok(Some(Self::of(guest, Some(Arc::clone(partner)), plan))),
             Err(error) => {
                 tracing::warn!(
                     "{} takes no part of the model: {error}. The device computes all of it",
@@ -84,6 +82,9 @@ impl Hosted {
     ///
     /// # Errors
     /// As [`Guest::finish`]. A partner's is noted.
+    ///
+    /// # Panics
+    /// If the guest does not give each result once.
     pub fn finish(
         &self,
         job: &Job<'_>,
@@ -92,17 +93,23 @@ impl Hosted {
     ) -> Result<(), BackendError> {
         let mut guest = self.guest();
         let start = Instant::now();
-        let outcome = guest.finish(job, give);
+        let mut is_given = vec![false; self.results[job.number]];
+        let outcome = guest.finish(job, &mut |index, rows| {
+            assert!(!std::mem::replace(&mut is_given[index], true), "result {index} came twice");
+            give(index, rows);
+        });
         let elapsed = start.elapsed();
+        let is_whole = is_given.iter().all(|given| *given);
+        assert!(outcome.is_err() || is_whole, "a guest gives all results of job {}", job.number);
         if let Some(partner) = self.partner.as_ref().filter(|_| is_idle()) {
             partner.tally().waited_for(elapsed);
         }
         self.note(outcome, job)
     }
 
-    /// Lets a job be stopped, as [`Program::heed`](crate::Program::heed) does.
-    pub fn heed(&self, stop: Arc<AtomicBool>) {
-        self.guest().heed(stop);
+    /// Lets a job be stopped, as [`Program::stop_on`](crate::Program::stop_on) does.
+    pub fn stop_on(&self, stop: Arc<AtomicBool>) {
+        self.guest().stop_on(stop);
     }
 
     /// Returns the memory of another device that counts as the Program's.
@@ -125,5 +132,72 @@ impl Hosted {
             );
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use trine_model::{Buffer, BufferId, Op, Product, Rows, Step, WeightId};
+
+    use super::*;
+
+    /// A guest that gives these results.
+    struct Gives(&'static [usize]);
+
+    impl Guest for Gives {
+        fn begin(&mut self, _: &Job<'_>) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn finish(&mut self, _: &Job<'_>, give: &mut Give<'_>) -> Result<(), BackendError> {
+            self.0.iter().for_each(|&index| give(index, &[1.0]));
+            Ok(())
+        }
+    }
+
+    /// A Plan with two results of one job.
+    fn plan() -> Plan {
+        let buffer = |name: &str| Buffer { name: name.to_owned(), rows: Rows::Tokens, columns: 1 };
+        let product = |output| Product { weight: WeightId(0), output: BufferId(output) };
+        let op = Op::MatMul { input: BufferId(0), products: vec![product(1), product(2)] };
+        let step = |label: &str, op| Step { label: label.to_owned(), op };
+        let steps = vec![step("inner", op)];
+        let weight = trine_model::Weight {
+            name: "w".to_owned(),
+            kind: trine_model::WeightKind::Matrix,
+            rows: 1,
+            columns: 1,
+            dtype: trine_weights::DType::F32,
+            place: trine_model::WeightPlace::Aside,
+        };
+        Plan {
+            buffers: ["x", "y", "z"].map(buffer).to_vec(),
+            weights: vec![weight],
+            caches: Vec::new(),
+            steps: vec![step("away", Op::Away { steps })],
+            inputs: Vec::new(),
+            outputs: vec![BufferId(1)],
+            ends: Vec::new(),
+        }
+    }
+
+    /// A result that is missing would leave that of an earlier step in its place.
+    #[test]
+    fn a_guest_gives_each_result_once() {
+        for (gives, is_right) in
+            [(&[0, 1][..], true), (&[1, 0], true), (&[0], false), (&[0, 1, 1], false)]
+        {
+            let hosted = Hosted::new(Gives(gives), &plan());
+            let job = Job { number: 0, inputs: &[&[1.0]], rows: 1, exact: 0 };
+            hosted.begin(&job).unwrap();
+            let mut given = 0;
+            let finished = catch_unwind(AssertUnwindSafe(|| {
+                hosted.finish(&job, &|| true, &mut |_, _| given += 1)
+            }));
+            assert_eq!(finished.is_ok(), is_right, "{gives:?}");
+            assert!(!is_right || given == 2);
+        }
     }
 }

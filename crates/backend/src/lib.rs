@@ -51,7 +51,7 @@ pub use guest::{Give, Guest, Job};
 pub use hosted::Hosted;
 pub use overflow::{Noted, What, at_norm};
 pub use pages::{KvPage, KvPart, PageLayout, Pages};
-pub use partner::{Partner, Tally, Work};
+pub use partner::{Partner, PartnerWork, Tally};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{
     Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TopLogit,

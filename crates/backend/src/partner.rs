@@ -44,7 +44,7 @@ pub trait Partner: fmt::Debug + Send + Sync {
 
 /// A time in which a partner computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
+pub struct PartnerWork {
     /// When it began.
     pub start: Instant,
     /// When it ended.
@@ -58,7 +58,7 @@ pub struct Work {
     pub busy: Duration,
 }
 
-impl Work {
+impl PartnerWork {
     /// Joins neighbours, so that at most `most` (at least one) are left.
     pub fn merged(works: &[Self], most: usize) -> Vec<Self> {
         let each = works.len().div_ceil(most.max(1)).max(1);
@@ -90,7 +90,7 @@ pub struct Tally {
     waited_ns: AtomicU64,
     is_lost: AtomicBool,
     /// The last works, the oldest first.
-    works: Mutex<VecDeque<Work>>,
+    works: Mutex<VecDeque<PartnerWork>>,
 }
 
 impl Tally {
@@ -101,7 +101,7 @@ impl Tally {
     }
 
     /// Adds time in which the partner computed, and remembers it.
-    pub fn worked(&self, work: Work) {
+    pub fn worked(&self, work: PartnerWork) {
         add(&self.busy_ns, work.busy);
         let mut works = self.works();
         if works.len() == WORKS_MAX {
@@ -163,11 +163,11 @@ impl Tally {
     }
 
     /// Returns the works that ended after `from`, in order; of very many the last 1024.
-    pub fn works_since(&self, from: Instant) -> Vec<Work> {
+    pub fn works_since(&self, from: Instant) -> Vec<PartnerWork> {
         self.works().iter().filter(|work| work.end > from).copied().collect()
     }
 
-    fn works(&self) -> MutexGuard<'_, VecDeque<Work>> {
+    fn works(&self) -> MutexGuard<'_, VecDeque<PartnerWork>> {
         self.works.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -181,9 +181,9 @@ fn add(sum: &AtomicU64, time: Duration) {
 mod tests {
     use super::*;
 
-    fn works(from: Instant, count: u64) -> Vec<Work> {
+    fn works(from: Instant, count: u64) -> Vec<PartnerWork> {
         let at = |second| from + Duration::from_secs(second);
-        let work = |index| Work {
+        let work = |index| PartnerWork {
             start: at(10 * index),
             end: at(10 * index + 4),
             products: 2,
@@ -208,10 +208,10 @@ mod tests {
     #[test]
     fn merged_works_keep_what_they_sum_up() {
         let works = works(Instant::now(), 7);
-        assert_eq!(Work::merged(&works, 7), works);
-        assert!(Work::merged(&[], 7).is_empty());
+        assert_eq!(PartnerWork::merged(&works, 7), works);
+        assert!(PartnerWork::merged(&[], 7).is_empty());
         for most in 1..7 {
-            let merged = Work::merged(&works, most);
+            let merged = PartnerWork::merged(&works, most);
             assert!(merged.len() <= most);
             assert_eq!(merged.iter().map(|work| work.products).sum::<usize>(), 14);
             assert_eq!(
@@ -219,7 +219,7 @@ mod tests {
                 (works[0].start, works[6].end)
             );
         }
-        let two = Work::merged(&works, 2);
+        let two = PartnerWork::merged(&works, 2);
         assert_eq!((two[0].rows, two[0].busy), (24, Duration::from_secs(16)));
         assert_eq!((two[0].end, two[1].start), (works[3].end, works[4].start));
     }

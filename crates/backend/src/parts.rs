@@ -202,8 +202,8 @@ impl Program for Parts {
         self.facts.pages.is_some().then_some(self)
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.parts.iter_mut().for_each(|part| part.heed(Arc::clone(&stop)));
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.parts.iter_mut().for_each(|part| part.stop_on(Arc::clone(&stop)));
     }
 
     fn take_overflow(&mut self) -> Option<String> {

@@ -57,7 +57,7 @@ pub trait Program: Send {
     /// position of the first, and the hidden state of each is that which the row before gave.
     ///
     /// [`Batch::check_series`] has the rules of the batch. If the series is stopped, what
-    /// [`Program::heed`] says holds for the rows of all its steps.
+    /// [`Program::stop_on`] says holds for the rows of all its steps.
     ///
     /// # Errors
     /// As [`Program::submit`], and [`BackendError::Unsupported`] if there are no series for the
@@ -71,9 +71,9 @@ pub trait Program: Send {
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] if the step is not the oldest in flight, or was lost when an
-    /// earlier one failed. [`BackendError::Stopped`] if it was [stopped](Program::heed), after
-    /// which what `heed` names is undefined. Any other error if the device failed, after which the
-    /// contents of all caches are undefined and no step is in flight.
+    /// earlier one failed. [`BackendError::Stopped`] if it was [stopped](Program::stop_on), after
+    /// which what `stop_on` names is undefined. Any other error if the device failed, after which
+    /// the contents of all caches are undefined and no step is in flight.
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError>;
 
     /// Waits for the oldest step in flight, draws from rows of the Plan's first output, as
@@ -122,7 +122,7 @@ pub trait Program: Send {
     /// [`BackendError::Stopped`]. The contents of the caches at the positions of its rows, and what
     /// a ring had in their places, are then undefined; everything else is unchanged. A device that
     /// cannot stop a running step ignores the flag.
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
         let _ = stop;
     }
 

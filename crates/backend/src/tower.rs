@@ -117,9 +117,9 @@ impl TowerProgram {
         self.program.profile(on)
     }
 
-    /// Sets a flag that stops runs on the way, as [`Program::heed`] does.
-    pub fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.program.heed(stop);
+    /// Sets a flag that stops runs on the way, as [`Program::stop_on`] does.
+    pub fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.program.stop_on(stop);
     }
 
     /// Says where values first were not finite, as [`Program::overflow`] does.

@@ -117,7 +117,7 @@ fn whoever_computes_stops() {
     let mut program = beside(2).load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let whole = program.run(&BATCH).unwrap().to_vec();
     let stop = Arc::new(AtomicBool::new(true));
-    program.heed(Arc::clone(&stop));
+    program.stop_on(Arc::clone(&stop));
     assert!(matches!(program.run(&BATCH), Err(BackendError::Stopped)));
     stop.store(false, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(program.run(&BATCH).unwrap(), whole);

@@ -496,15 +496,15 @@ impl PackedMatrix {
         unsafe {
             match self.isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => formats::run::<avx2::Avx2>(job),
+                Isa::Avx2 => formats::run::<avx2::Avx2Kernel>(job),
                 #[cfg(target_arch = "x86_64")]
                 Isa::AvxVnni => formats::run::<avx_vnni::AvxVnni>(job),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Vnni => formats::run::<avx512::Avx512>(job),
+                Isa::Avx512Vnni => formats::run::<avx512::Avx512Kernel>(job),
                 #[cfg(target_arch = "aarch64")]
-                Isa::Neon => formats::run::<neon::Neon<false>>(job),
+                Isa::Neon => formats::run::<neon::NeonKernel<false>>(job),
                 #[cfg(target_arch = "aarch64")]
-                Isa::NeonDot => formats::run::<neon::Neon<true>>(job),
+                Isa::NeonDot => formats::run::<neon::NeonKernel<true>>(job),
                 _ => formats::run::<scalar::Scalar>(job),
             }
         }
@@ -518,11 +518,11 @@ impl PackedMatrix {
         unsafe {
             match self.isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 | Isa::AvxVnni => run_float::<avx2::Avx2>(job),
+                Isa::Avx2 | Isa::AvxVnni => run_float::<avx2::Avx2Kernel>(job),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Vnni => run_float::<avx512::Avx512>(job),
+                Isa::Avx512Vnni => run_float::<avx512::Avx512Kernel>(job),
                 #[cfg(target_arch = "aarch64")]
-                Isa::Neon | Isa::NeonDot => run_float::<neon::Neon<false>>(job),
+                Isa::Neon | Isa::NeonDot => run_float::<neon::NeonKernel<false>>(job),
                 _ => run_float::<scalar::Scalar>(job),
             }
         }

@@ -10,8 +10,8 @@
 
 mod board;
 mod job;
-mod seats;
-mod turn;
+mod sleepers;
+mod time_slice;
 mod work;
 
 use std::any::Any;
@@ -24,8 +24,8 @@ use std::time::Duration;
 pub use board::Units;
 use board::{Board, Claim, MAX_UNITS};
 use job::JobSlot;
-use seats::Seats;
-use turn::TimeSlice;
+use sleepers::Seats;
+use time_slice::TimeSlice;
 pub use work::Work;
 
 /// The most threads that a pool accepts; far more than one memory bus can feed.
@@ -68,7 +68,7 @@ pub enum PoolError {
 struct Shared {
     job: JobSlot,
     board: Board,
-    seats: Seats,
+    sleepers: Seats,
     /// Whether the dispatch is still under way. Cleared by the thread that finds no further phase.
     running: AtomicBool,
     /// Whether the dispatch ends with the current phase, because of `failure`.
@@ -82,7 +82,7 @@ struct Shared {
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// The turn of the thread that calls [`run`](Pool::run); held for the length of a dispatch.
+    /// The slice of the thread that calls [`run`](Pool::run); held for the length of a dispatch.
     caller: Mutex<TimeSlice>,
 }
 
@@ -95,24 +95,24 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     /// Starts `threads - 1` workers. The thread that calls [`run`](Pool::run) is the last member.
     pub fn new(threads: usize) -> Result<Pool, PoolError> {
-        Pool::with_turns(threads, turn::LENGTH)
+        Pool::with_slices(threads, time_slice::LENGTH)
     }
 
-    /// Does the same with turns of another length.
-    fn with_turns(threads: usize, length: Duration) -> Result<Pool, PoolError> {
+    /// Does the same with slices of another length.
+    fn with_slices(threads: usize, length: Duration) -> Result<Pool, PoolError> {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(PoolError::ThreadCount { threads });
         }
         let shared = Arc::new(Shared {
             job: JobSlot::empty(),
             board: Board::default(),
-            seats: Seats::new(threads),
+            sleepers: Seats::new(threads),
             running: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             stop: AtomicBool::new(false),
         });
-        // A pool of one thread keeps no other thread waiting, so its turn has no end.
+        // A pool of one thread keeps no other thread waiting, so its slice has no end.
         let length = if threads > 1 { length } else { Duration::MAX };
         let caller = Mutex::new(TimeSlice::new(length));
         let mut pool = Pool { shared, workers: Vec::new(), caller };
@@ -138,8 +138,8 @@ impl Pool {
     /// A panic in one thread ends the work after the units already begun and is returned as an
     /// error; the pool stays usable. Allocates nothing.
     pub fn run(&self, work: &dyn Work) -> Result<(), PoolError> {
-        let mut turn = match self.caller.try_lock() {
-            Ok(turn) => turn,
+        let mut slice = match self.caller.try_lock() {
+            Ok(slice) => slice,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(PoolError::Busy),
         };
@@ -151,9 +151,9 @@ impl Pool {
         unsafe { shared.job.set(work) };
         shared.running.store(true, Ordering::Relaxed);
         if let Some(claim) = shared.advance(work, 0, 0, 1) {
-            shared.take_part(claim, 0, &turn);
+            shared.take_part(claim, 0, &slice);
         }
-        shared.work_until(0, &mut turn, || !shared.running.load(Ordering::SeqCst));
+        shared.work_until(0, &mut slice, || !shared.running.load(Ordering::SeqCst));
         shared.failed.store(false, Ordering::Relaxed);
         let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         failure.map_or(Ok(()), Err)
@@ -163,7 +163,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.seats.wake(self.workers.len());
+        self.shared.sleepers.wake(self.workers.len());
         for worker in self.workers.drain(..) {
             // A worker cannot panic: panics of the work are caught.
             let _ = worker.join();
@@ -173,33 +173,33 @@ impl Drop for Pool {
 
 impl Shared {
     /// Runs a worker until the pool is dropped.
-    fn serve(&self, index: usize, turn: &mut TimeSlice) {
-        self.work_until(index, turn, || self.stop.load(Ordering::SeqCst));
+    fn serve(&self, index: usize, slice: &mut TimeSlice) {
+        self.work_until(index, slice, || self.stop.load(Ordering::SeqCst));
     }
 
     /// Takes part in phases, and waits while no unit is open, until `ended` returns true.
-    fn work_until(&self, index: usize, turn: &mut TimeSlice, ended: impl Fn() -> bool) {
+    fn work_until(&self, index: usize, slice: &mut TimeSlice, ended: impl Fn() -> bool) {
         while !ended() {
-            if turn.is_over() {
-                turn.end();
+            if slice.is_over() {
+                slice.end();
             }
             if let Some(claim) = self.board.claim() {
-                self.take_part(claim, index, turn);
-            } else if self.seats.wait(index, || self.board.is_open() || ended()) {
-                turn.restart();
+                self.take_part(claim, index, slice);
+            } else if self.sleepers.wait(index, || self.board.is_open() || ended()) {
+                slice.restart();
             }
         }
     }
 
     /// Does units as thread `index`, beginning with a claimed one. Goes on to the next phase if it
     /// did the last unit of this one.
-    fn take_part(&self, mut claim: Claim, index: usize, turn: &TimeSlice) {
+    fn take_part(&self, mut claim: Claim, index: usize, slice: &TimeSlice) {
         loop {
             // SAFETY: this thread holds a unit. It last uses the work before it reports that unit
             // or, if the board told it that all units are done, before it declares the end of the
             // work.
             let work = unsafe { self.job.get() };
-            let mut units = Units::new(&self.board, claim, turn);
+            let mut units = Units::new(&self.board, claim, slice);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 work.run(claim.phase, index, &mut units);
                 assert!(units.handed() > 0, "a thread left the unit that it had");
@@ -212,7 +212,7 @@ impl Shared {
             if !claim.is_only_unit() && !self.board.report(done, claim.units) {
                 return;
             }
-            let taken = usize::from(!turn.is_over());
+            let taken = usize::from(!slice.is_over());
             match self.advance(work, index, claim.phase + 1, taken) {
                 Some(next) => claim = next,
                 None => return,
@@ -241,7 +241,7 @@ impl Shared {
         let Some((phase, units)) = next else {
             self.running.store(false, Ordering::SeqCst);
             if index != 0 {
-                self.seats.wake_one(0);
+                self.sleepers.wake_one(0);
             }
             return None;
         };
@@ -250,7 +250,7 @@ impl Shared {
             return Some(claim);
         }
         self.board.publish(phase, units, taken);
-        self.seats.wake(units - taken);
+        self.sleepers.wake(units - taken);
         (taken > 0).then_some(claim)
     }
 

@@ -290,7 +290,7 @@ impl Program for CpuProgram {
         Some(self)
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
         self.fixed.stop = stop;
     }
 

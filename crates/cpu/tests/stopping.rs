@@ -23,7 +23,7 @@ fn a_step_stops_on_all_threads_and_the_next_one_runs() {
         let mut program = device.load_plan(&golden.model, golden.model.plan(), &options).unwrap();
         let expected = program.run(&BATCH).unwrap().to_vec();
         let stop = Arc::new(AtomicBool::new(true));
-        program.heed(Arc::clone(&stop));
+        program.stop_on(Arc::clone(&stop));
         assert!(matches!(program.run(&BATCH), Err(BackendError::Stopped)), "{threads} threads");
         // The flag is raised at any moment, and the step must end in the same way on all threads.
         for turn in 0..60 {

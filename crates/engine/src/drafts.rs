@@ -38,7 +38,7 @@ pub struct Ask<'a> {
     /// The hidden state that the last token was chosen by; empty if the Program's steps give none.
     pub(crate) state: &'a [f32],
     /// How the sequence chooses its tokens.
-    pub(crate) stream: &'a SamplerState,
+    pub(crate) sampler: &'a SamplerState,
 }
 
 /// The Program that is guessed for, with nothing in flight if it has a goal that drafts.

@@ -263,9 +263,9 @@ impl Engine {
 
     /// Sets a flag that stops steps on the way. A step that finds it raised ends soon, and all
     /// running sequences end as cancelled. What was in the cache before the step stays reusable. On
-    /// a device that cannot stop on the way ([`Program::heed`]) the step runs to its end.
-    pub fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.program.heed(stop);
+    /// a device that cannot stop on the way ([`Program::stop_on`]) the step runs to its end.
+    pub fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.program.stop_on(stop);
     }
 
     /// Names the partner of the Program's device, so that [`Status::partner`] and
@@ -380,8 +380,8 @@ impl Engine {
     /// Does the same as [`Engine::step`] and appends the events to a list.
     ///
     /// # Errors
-    /// Returns [`EngineError::Backend`] if the device failed; a [stopped](Engine::heed) step is not
-    /// a failure. Nothing in the cache is used again. Sequences without any generated token are
+    /// Returns [`EngineError::Backend`] if the device failed; a [stopped](Engine::stop_on) step is
+    /// not a failure. Nothing in the cache is used again. Sequences without any generated token are
     /// queued again, once. The others have ended, which the next step reports
     /// ([`Finish::DeviceFailed`]).
     pub fn step_into(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {

@@ -62,4 +62,4 @@ pub use scope::Scope;
 pub use service::{Generation, Leisure, Service};
 pub use sharing::{PartnerCounts, SharedStep};
 pub use status::Status;
-pub use trine_backend::{Idle, SOFT, Work};
+pub use trine_backend::{Idle, PartnerWork, SOFT};

@@ -2,20 +2,20 @@
 //! (`docs/decisions/050-pictures-in-prompts.md`).
 //!
 //! ```text
-//! TowerInput -> Tower::sight -> Sight, in Request::pictures
-//! Engine: Sight::want -> Desk -> thread of the Tower: RunsTower::rows -> Sight::rows
+//! TowerInput -> Tower::handle -> PictureHandle, in Request::pictures
+//! Engine: PictureHandle::want -> TowerQueue -> thread of the Tower: RunsTower::rows -> PictureHandle::rows
 //! ```
 
-mod album;
-mod bell;
-mod desk;
+mod handle;
 mod input;
-mod sight;
+mod queue;
+mod spans;
 mod tower;
+mod wake;
 
-pub(crate) use album::{PictureSpan, PictureSpans};
-pub(crate) use bell::WakeSignal;
-pub use desk::TowerCounts;
+pub use handle::PictureHandle;
 pub use input::{PictureError, RunsTower, TowerInput};
-pub use sight::PictureHandle;
+pub use queue::TowerCounts;
+pub(crate) use spans::{PictureSpan, PictureSpans};
 pub use tower::Tower;
+pub(crate) use wake::WakeSignal;

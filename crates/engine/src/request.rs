@@ -66,18 +66,18 @@ pub struct PromptPicture {
     /// The index of its first soft token in the prompt.
     pub at: usize,
     /// The picture.
-    pub sight: PictureHandle,
+    pub handle: PictureHandle,
 }
 
 impl PromptPicture {
     /// Returns where it stands, and its name.
     pub(crate) fn shown(&self) -> PictureSpan {
-        PictureSpan { at: self.at, end: self.end(), name: self.sight.digest() }
+        PictureSpan { at: self.at, end: self.end(), name: self.handle.digest() }
     }
 
     /// Returns the index after its last soft token.
     pub(crate) fn end(&self) -> usize {
-        self.at.saturating_add(self.sight.soft_tokens())
+        self.at.saturating_add(self.handle.soft_tokens())
     }
 }
 
@@ -328,7 +328,7 @@ impl RequestLimits {
         let most = self.picture.ok_or(EngineError::NoPictures)?;
         let (mut end, mut wide) = (0, 0);
         for (index, picture) in pictures.iter().enumerate() {
-            let soft_tokens = picture.sight.soft_tokens();
+            let soft_tokens = picture.handle.soft_tokens();
             let range = picture.at..picture.end();
             let fits = range.start >= end && !range.is_empty();
             let own = prompt.get(range).filter(|own| fits && own.iter().all(|&id| id == SOFT));

@@ -76,7 +76,7 @@ struct Link {
     tickets: AtomicU64,
     limits: RequestLimits,
     board: Arc<Board>,
-    /// Stops the step that is running ([`Engine::heed`]).
+    /// Stops the step that is running ([`Engine::stop_on`]).
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -138,7 +138,7 @@ impl Service {
             status: Mutex::new(engine.status()),
         });
         let stop = Arc::new(AtomicBool::new(false));
-        engine.heed(Arc::clone(&stop));
+        engine.stop_on(Arc::clone(&stop));
         let tickets = AtomicU64::new(0);
         let thread = Mutex::new(None);
         let own = Arc::clone(&board);
@@ -236,7 +236,7 @@ impl Service {
     }
 
     /// Ends all requests ([`Finish::Cancelled`](crate::Finish::Cancelled)) without waiting for
-    /// that. The step that is running is stopped on the way ([`Engine::heed`]).
+    /// that. The step that is running is stopped on the way ([`Engine::stop_on`]).
     pub fn end(&self) {
         self.drain();
         self.link.stop.store(true, Ordering::Release);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trine_backend::{Partner, Tally, Work};
+use trine_backend::{Partner, PartnerWork, Tally};
 
 /// The most works of a step that are told apart.
 const WORKS_MAX: usize = 16;
@@ -19,7 +19,7 @@ pub struct SharedStep {
     pub prompt_rows: usize,
     /// When the partner computed, in order, within the step. At most 16: of more, neighbours are
     /// merged.
-    pub works: Vec<Work>,
+    pub works: Vec<PartnerWork>,
     /// The time in which a device waited for the partner.
     pub waited: Duration,
 }
@@ -102,7 +102,7 @@ impl Sharing {
             work.start = work.start.max(start);
             work.end = work.end.min(end);
         }
-        let works = Work::merged(&works, WORKS_MAX);
+        let works = PartnerWork::merged(&works, WORKS_MAX);
         let waited = tally.waited().saturating_sub(beginning.waited);
         (!works.is_empty()).then_some(SharedStep { start, end, prompt_rows, works, waited })
     }

@@ -411,8 +411,8 @@ fn a_service_is_woken_and_ends_while_it_waits() {
     service.stop();
     // The handles of a service end its thread, whatever a tower still does.
     let service = Service::start(engine(80, 2, 2)).expect("there is a thread");
-    let sight = request(&gated.tower, &joined(&[&[1], &picture(45), &[3]]), 5);
-    drop(service.submit(sight).expect("it is sound"));
+    let handle = request(&gated.tower, &joined(&[&[1], &picture(45), &[3]]), 5);
+    drop(service.submit(handle).expect("it is sound"));
     drop(service);
 }
 
@@ -546,12 +546,12 @@ fn requests_are_checked() {
     };
     check(
         &|own| {
-            let (at, sight) = (own.prompt.len(), tower.sight(looks::input(5)));
+            let (at, handle) = (own.prompt.len(), tower.handle(looks::input(5)));
             own.prompt.extend([SOFT; 6]);
-            add(own, PromptPicture { at, sight });
+            add(own, PromptPicture { at, handle });
             own.prompt.extend([SOFT; 2]);
-            let (at, sight) = (own.prompt.len() - 2, tower.sight(looks::input(1)));
-            add(own, PromptPicture { at, sight });
+            let (at, handle) = (own.prompt.len() - 2, tower.handle(looks::input(1)));
+            add(own, PromptPicture { at, handle });
         },
         "10 soft tokens, and a step takes 8",
     );

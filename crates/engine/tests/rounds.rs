@@ -129,7 +129,7 @@ fn a_draft_that_is_stopped_leaves_the_caches() {
         let runs: Arc<AtomicUsize> = Arc::clone(&fake.runs);
         let mut engine = engine(fake, 4);
         let stop = Arc::new(AtomicBool::new(false));
-        engine.heed(Arc::clone(&stop));
+        engine.stop_on(Arc::clone(&stop));
         begin(&mut engine, 1);
         let raise = Arc::clone(&stop);
         let raised = std::thread::spawn(move || {

@@ -83,7 +83,7 @@ impl Golden {
         let firsts = places.into_iter().step_by(soft_tokens);
         let shown = firsts.zip(pictures).map(|(at, &picture)| PromptPicture {
             at,
-            sight: self.tower.sight(self.input(picture)),
+            handle: self.tower.handle(self.input(picture)),
         });
         let pictures = shown.collect();
         let prompt = ids.iter().map(|&id| if id == soft { SOFT } else { id }).collect();

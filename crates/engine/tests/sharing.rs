@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::fake::{Fake, options};
 use trine_backend::{
-    BackendError, Batch, Facts, Guest, InFlight, Memory, Partner, Program, Results, Tally, Work,
+    BackendError, Batch, Facts, Guest, InFlight, Memory, Partner, PartnerWork, Program, Results,
+    Tally,
 };
 use trine_engine::{Engine, PartnerCounts, Request, SharedStep, Update};
 use trine_model::Weight;
@@ -64,7 +65,7 @@ impl Program for Helped {
                 let end = Instant::now();
                 let (products, rows) = (1, batch.tokens.len());
                 tally.computed(rows);
-                tally.worked(Work { start, end, products, rows, busy: end - start });
+                tally.worked(PartnerWork { start, end, products, rows, busy: end - start });
             }
             tally.waited_for(Duration::from_millis(3));
         }

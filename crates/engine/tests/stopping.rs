@@ -22,7 +22,7 @@ fn what_a_stopped_step_has_overwritten_is_not_used() {
         let fake = Fake::new(options(256, 1, 32), &WINDOWS);
         let mut engine = Engine::from_program(Box::new(fake));
         let stop = Arc::new(AtomicBool::new(false));
-        engine.heed(Arc::clone(&stop));
+        engine.stop_on(Arc::clone(&stop));
         engine.submit(Request::new(prompt(usize::MAX), 8)).expect("it fits");
         for _ in 0..3 {
             engine.step().expect("the device works");

@@ -96,7 +96,7 @@ impl RunsTower for Endless {
         Err(BackendError::Stopped)
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
         self.stop = stop;
     }
 }
@@ -135,10 +135,10 @@ fn room_is_given_back_with_the_patches() {
     let mut engine = engine(80, 2, 2);
     engine.set_waker(|| {});
     let room = Arc::new(());
-    let sight = || gated.tower.sight_in(looks::input(5), Arc::clone(&room));
+    let handle = || gated.tower.handle_in(looks::input(5), Arc::clone(&room));
     let holders = || Arc::strong_count(&room) - 1;
-    let first = sight();
-    let second = sight();
+    let first = handle();
+    let second = handle();
     assert_eq!(holders(), 1, "they share the patches");
     drop(first);
     assert_eq!(holders(), 1);
@@ -147,7 +147,7 @@ fn room_is_given_back_with_the_patches() {
     let prompt = joined(&[&[1], &picture(5), &[3]]);
     let mut request = request(&gated.tower, &prompt, 200);
     request.pictures = Arc::default();
-    request.pictures = Arc::new([PromptPicture { at: 1, sight: sight() }]);
+    request.pictures = Arc::new([PromptPicture { at: 1, handle: handle() }]);
     engine.submit(request).expect("it is sound");
     engine.step().expect("the device works");
     assert!(gated.settle());
@@ -156,7 +156,7 @@ fn room_is_given_back_with_the_patches() {
     assert_eq!(holders(), 0, "its rows are made");
     assert!(!engine.is_idle());
     // The tower has its rows.
-    let kept = sight();
+    let kept = handle();
     assert_eq!(holders(), 0);
     drop(kept);
 }

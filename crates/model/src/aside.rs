@@ -88,6 +88,8 @@ pub fn aside_layers(plan: &Plan) -> Vec<usize> {
 pub fn others(plan: &Plan) -> Option<Plan> {
     let jobs: Vec<Away> = jobs(plan).into_iter().filter(|job| job.is_whole).collect();
     let first = jobs.first()?.op(plan);
+    // The goals of the guest's Plan have the numbers of its jobs.
+    assert!(jobs.iter().zip(0..).all(|(job, number)| job.job == number), "all jobs are whole");
     let placed = |weight: &Weight| Weight { place: WeightPlace::Device, ..weight.clone() };
     let given = |number| Input { buffer: BufferId(number), source: Source::Part };
     let end = |number| End { goal: Goal::Experts(number), outputs: 1 };

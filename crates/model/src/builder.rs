@@ -190,7 +190,7 @@ impl<'a> Builder<'a> {
     ) -> BufferId {
         let table = self.matrix(table, 2 * side, columns);
         let output = self.buffer(name, Rows::Tokens, columns);
-        self.step("places", Op::Places { table, side, output });
+        self.step("places", Op::PositionEmbedding { table, side, output });
         output
     }
 
@@ -202,7 +202,7 @@ impl<'a> Builder<'a> {
         theta: f32,
         side: usize,
     ) {
-        self.step("rotate_places", Op::RotatePlaces { buffer, heads, theta, side });
+        self.step("rotate_places", Op::RotateByPosition { buffer, heads, theta, side });
     }
 
     /// Adds a copy of `input` with values from `low` to `high`.

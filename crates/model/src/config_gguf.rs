@@ -6,7 +6,7 @@
 mod gemma4;
 mod keys;
 
-use trine_weights::gguf::{ARCHITECTURE_KEY, Metadata};
+use trine_weights::gguf::{ARCHITECTURE_KEY, GgufMetadata};
 
 use crate::config::{
     AttentionKind, Config, Family, Gemma3nConfig, Gemma4Config, GenerationDefaults, LayerConfig,
@@ -68,7 +68,7 @@ pub(crate) fn check_whole(kind: Option<&str>, architecture: &str) -> Result<(), 
 ///
 /// # Errors
 /// Returns a [`ModelError`] with the key or tensor that is wrong.
-pub(crate) fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Config, ModelError> {
+pub(crate) fn read(metadata: &GgufMetadata, tensors: &dyn Tensors) -> Result<Config, ModelError> {
     let architecture = metadata.optional_str(ARCHITECTURE_KEY)?.unwrap_or_default();
     check_whole(metadata.optional_str(KIND_KEY)?, architecture)?;
     check_supported(architecture)?;
@@ -181,7 +181,7 @@ fn score_scale(layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f
 }
 
 /// Returns whether a file says that it holds a draft model.
-pub(crate) fn is_assistant(metadata: &Metadata) -> bool {
+pub(crate) fn is_assistant(metadata: &GgufMetadata) -> bool {
     matches!(metadata.optional_str(ARCHITECTURE_KEY), Ok(Some(ASSISTANT)))
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn is_assistant(metadata: &Metadata) -> bool {
 /// # Errors
 /// As [`read`].
 pub(crate) fn read_assistant(
-    metadata: &Metadata,
+    metadata: &GgufMetadata,
     tensors: &dyn Tensors,
 ) -> Result<(Config, usize), ModelError> {
     let architecture = metadata.optional_str(ARCHITECTURE_KEY)?.unwrap_or_default();
@@ -221,7 +221,7 @@ pub(crate) fn read_assistant(
 /// # Errors
 /// Returns [`ModelError::Weights`] for values of the wrong type.
 pub(crate) fn read_clusters(
-    metadata: &Metadata,
+    metadata: &GgufMetadata,
     defaults: [usize; 2],
 ) -> Result<[usize; 2], ModelError> {
     let keys = Keys { metadata, architecture: ASSISTANT };
@@ -233,7 +233,7 @@ pub(crate) fn read_clusters(
 /// # Errors
 /// Returns [`ModelError::Weights`] for values of the wrong type, [`ModelError::BadValue`] for
 /// numbers out of range.
-pub(crate) fn generation(metadata: &Metadata) -> Result<GenerationDefaults, ModelError> {
+pub(crate) fn generation(metadata: &GgufMetadata) -> Result<GenerationDefaults, ModelError> {
     let mut defaults = GenerationDefaults::default();
     if let Some(temperature) = metadata.optional_f64("general.sampling.temp")? {
         defaults.temperature = temperature as f32;

@@ -157,7 +157,7 @@ impl Plan {
                 let table = self.weight(*table);
                 (rows * table.bytes() / table.rows.max(1) as u64, rows * table.columns as u64)
             }
-            Op::Places { table, .. } => {
+            Op::PositionEmbedding { table, .. } => {
                 let table = self.weight(*table);
                 let bytes = 2 * rows * table.bytes() / table.rows.max(1) as u64;
                 (bytes, rows * table.columns as u64)

@@ -34,8 +34,8 @@ impl Op {
             Op::Geglu { .. } => "geglu",
             Op::Gelu { .. } => "gelu",
             Op::Bias { .. } => "bias",
-            Op::Places { .. } => "places",
-            Op::RotatePlaces { .. } => "rotate_places",
+            Op::PositionEmbedding { .. } => "places",
+            Op::RotateByPosition { .. } => "rotate_places",
             Op::Clamp { .. } => "clamp",
             Op::Add { .. } => "add",
             Op::Sum { .. } => "sum",
@@ -77,8 +77,8 @@ impl Op {
             Op::LayerNorm { .. }
             | Op::Gelu { .. }
             | Op::Bias { .. }
-            | Op::Places { .. }
-            | Op::RotatePlaces { .. }
+            | Op::PositionEmbedding { .. }
+            | Op::RotateByPosition { .. }
             | Op::Clamp { .. }
             | Op::Pool { .. }
             | Op::Insert { .. } => self.picture_operands(see),
@@ -167,8 +167,8 @@ impl Op {
                 see(Weight(bias));
                 see(Write(output));
             }
-            Op::Gelu { buffer } | Op::RotatePlaces { buffer, .. } => see(Change(buffer)),
-            Op::Places { table, output, .. } => {
+            Op::Gelu { buffer } | Op::RotateByPosition { buffer, .. } => see(Change(buffer)),
+            Op::PositionEmbedding { table, output, .. } => {
                 see(Weight(table));
                 see(Write(output));
             }

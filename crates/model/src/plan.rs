@@ -179,7 +179,7 @@ pub enum Op {
     },
     /// The sum of a table's entries for a patch's column and row in a grid: `output[r] =
     /// table[column] + table[side + row]`, where the token of row `r` is `row * side + column`.
-    Places {
+    PositionEmbedding {
         /// (2 x side, columns).
         table: WeightId,
         /// Places on a side of the grid.
@@ -190,7 +190,7 @@ pub enum Op {
     /// Rotary embedding by places in a grid, in place: [`Op::Rotate`] of the first half of each
     /// head by the patch's column, and of the second half by its row. The token of a row is
     /// `row * side + column`.
-    RotatePlaces {
+    RotateByPosition {
         /// (tokens, heads x head dimension); the dimension is a multiple of 4.
         buffer: BufferId,
         /// Heads per row.

@@ -77,7 +77,7 @@ impl Plan {
             Op::Mix { bias, scale, .. } => {
                 line.push_str(&format!(" (bias {bias}, scale {scale})"));
             }
-            Op::Places { side, .. } | Op::RotatePlaces { side, .. } => {
+            Op::PositionEmbedding { side, .. } | Op::RotateByPosition { side, .. } => {
                 line.push_str(&format!(" (side {side})"));
             }
             Op::Clamp { low, high, .. } => {

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use trine_model::{Model, names};
-use trine_weights::gguf::{Array, Metadata, Value, Writer};
+use trine_weights::gguf::{Array, GgufMetadata, Value, Writer};
 use trine_weights::{DType, Tensor};
 
 const HIDDEN: usize = 32;
@@ -148,7 +148,7 @@ impl Draft {
     fn open(self) -> Result<Model, String> {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("draft.gguf");
-        let mut metadata = Metadata::new("draft");
+        let mut metadata = GgufMetadata::new("draft");
         self.metadata.into_iter().for_each(|(key, value)| metadata.insert(&key, value));
         let mut writer = Writer::new(&path, metadata).unwrap();
         for tensor in &self.tensors {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::tower_files::{damaged, golden, parts, write};
 use serde_json::{Value as Json, json};
 use trine_model::{Ends, Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
-use trine_weights::gguf::{Array, Metadata as GgufMetadata, Value};
+use trine_weights::gguf::{Array, GgufMetadata, Value};
 use trine_weights::{DType, Tensor};
 
 const NAMES: [&str; 3] = ["gemma4-vision-e", "gemma4-vision-dense", "gemma4-vision-unified"];

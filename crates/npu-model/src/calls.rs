@@ -8,7 +8,7 @@ use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 use super::device::{next_ending, pass, set_stage};
 use super::machine::{Fault, Machine};
 use super::objects::{Buffer, Command, Context, Export, State, Timeline};
-use trine_npu::packet::State as Stage;
+use trine_npu::packet::CommandState as Stage;
 use trine_npu::sys::abi::{self, ContextInfo};
 use trine_npu::sys::{Errno, Pointed};
 use trine_npu::uapi;

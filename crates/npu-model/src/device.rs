@@ -9,7 +9,7 @@ use super::machine::{Fault, Machine};
 use super::memory::Memory;
 use super::objects::{Command, State};
 use super::packets::{self, Work};
-use trine_npu::packet::State as Stage;
+use trine_npu::packet::CommandState as Stage;
 
 /// How a packet has ended.
 struct Ending {

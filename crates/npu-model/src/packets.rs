@@ -1,7 +1,7 @@
 //! Packets as the driver reads them.
 
 use super::objects::State;
-use trine_npu::packet::{Header, OPCODE_TRANSACTION, Opcode, PAYLOAD_WORDS_MAX};
+use trine_npu::packet::{OPCODE_TRANSACTION, Opcode, PAYLOAD_WORDS_MAX, PacketHeader};
 use trine_npu::uapi;
 
 /// What a packet asks for.
@@ -51,7 +51,7 @@ fn words(state: &State, file: i32, packet: u32) -> Option<Vec<u32>> {
 /// the firmware refuses.
 pub(super) fn decode(state: &State, file: i32, packet: u32, units: usize) -> Option<Work> {
     let words = words(state, file, packet)?;
-    let header = Header::decode(*words.first()?)?;
+    let header = PacketHeader::decode(*words.first()?)?;
     let count = usize::from(header.count);
     let payload = words.get(2..1 + count)?;
     let mask = *words.get(1)?;
@@ -89,7 +89,7 @@ pub(super) fn spoil(state: &mut State, file: i32, packet: u32) {
     };
     let start = buffer.offset as usize;
     let count =
-        words.first().and_then(|word| Header::decode(*word)).map_or(0, |header| header.count);
+        words.first().and_then(|word| PacketHeader::decode(*word)).map_or(0, |header| header.count);
     let count = usize::from(count).min(words.len().saturating_sub(1));
     let Some(memory) = state.memories.get_mut(&buffer.memory) else { return };
     memory.write_process(start + 4, &vec![0xff; 4 * count]);

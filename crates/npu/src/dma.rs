@@ -18,7 +18,7 @@ pub const ROWS_MAX: u64 = 1 << 20;
 
 /// Consecutive words that a channel reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct WordRun {
     /// The operation that started the task.
     pub operation: usize,
     /// The shim tile's column.
@@ -37,7 +37,7 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Shim {
     columns: Vec<Column>,
-    runs: Vec<Run>,
+    runs: Vec<WordRun>,
     rows_left: u64,
 }
 
@@ -105,7 +105,7 @@ impl Shim {
 
     /// Returns all runs so far, in the order of their tasks.
     #[must_use]
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[WordRun] {
         &self.runs
     }
 
@@ -258,7 +258,8 @@ impl Shim {
             }
             pending.last_release = Some(locks.release_lock);
         }
-        let run = Run { operation, column, channel, argument, start: offset / 4 + shift, words: 0 };
+        let run =
+            WordRun { operation, column, channel, argument, start: offset / 4 + shift, words: 0 };
         self.rows_left = walk(&descriptor, run, &mut self.runs, self.rows_left)
             .map_err(|found| problem(found, "Use fewer and longer rows"))?;
         Ok(descriptor.next)
@@ -401,8 +402,8 @@ fn check_locks(locks: Locks, set: &[Option<u32>; SHIM_LOCKS]) -> Result<(), Stri
 /// Adds the runs of one execution that begins at `run.start`, and returns what is left of `rows`.
 fn walk(
     descriptor: &ShimDescriptor,
-    run: Run,
-    runs: &mut Vec<Run>,
+    run: WordRun,
+    runs: &mut Vec<WordRun>,
     rows: u64,
 ) -> Result<u64, &'static str> {
     let [first, second, third] = descriptor.dimensions;
@@ -417,7 +418,7 @@ fn walk(
     let mut add = |start: u64, words: u64| {
         match (end_before == Some(start), runs.last_mut()) {
             (true, Some(last)) => last.words += words,
-            _ => runs.push(Run { start, words, ..run }),
+            _ => runs.push(WordRun { start, words, ..run }),
         }
         end_before = Some(start + words);
     };

@@ -12,7 +12,7 @@ pub const OPCODE_TRANSACTION: u64 = 3;
 /// Where a command is on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
+pub enum CommandState {
     /// Written by the process, not submitted.
     New = 1,
     /// Taken by the driver.
@@ -35,13 +35,21 @@ pub enum State {
 
 // `enum ert_cmd_state` of `amdxdna_ctx.h`.
 const _: () = {
-    assert!(State::New as u32 == 1 && State::Queued as u32 == 2 && State::Running as u32 == 3);
-    assert!(State::Completed as u32 == 4 && State::Error as u32 == 5 && State::Abort as u32 == 6);
-    assert!(State::Submitted as u32 == 7 && State::Timeout as u32 == 8);
-    assert!(State::NoResponse as u32 == 9);
+    assert!(
+        CommandState::New as u32 == 1
+            && CommandState::Queued as u32 == 2
+            && CommandState::Running as u32 == 3
+    );
+    assert!(
+        CommandState::Completed as u32 == 4
+            && CommandState::Error as u32 == 5
+            && CommandState::Abort as u32 == 6
+    );
+    assert!(CommandState::Submitted as u32 == 7 && CommandState::Timeout as u32 == 8);
+    assert!(CommandState::NoResponse as u32 == 9);
 };
 
-impl State {
+impl CommandState {
     /// Whether nothing more will happen.
     #[must_use]
     pub const fn is_final(self) -> bool {
@@ -93,9 +101,9 @@ impl Opcode {
 
 /// A packet's first word: `state[3:0] custom[11:4] count[22:12] opcode[27:23] type[31:28]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct PacketHeader {
     /// Where the command is.
-    pub state: State,
+    pub state: CommandState,
     /// Bits 11 to 4. The upper two are the number of further masks.
     pub custom: u8,
     /// Words after the header, at most 2047.
@@ -106,18 +114,18 @@ pub struct Header {
     pub kind: u8,
 }
 
-impl Header {
+impl PacketHeader {
     /// The header of a new command with `count` words after it.
     #[must_use]
     pub const fn new(opcode: Opcode, count: u16) -> Self {
-        Self { state: State::New, custom: 0, count, opcode, kind: 0 }
+        Self { state: CommandState::New, custom: 0, count, opcode, kind: 0 }
     }
 
     /// Reads a header, or returns `None` if its state or opcode is unknown.
     #[must_use]
     pub const fn decode(word: u32) -> Option<Self> {
         let (Some(state), Some(opcode)) =
-            (State::from_number(word & 15), Opcode::from_number(word >> 23 & 31))
+            (CommandState::from_number(word & 15), Opcode::from_number(word >> 23 & 31))
         else {
             return None;
         };
@@ -157,7 +165,7 @@ pub fn start_transaction(address: u64, words: u32, buffers: &[u64]) -> Option<Ve
         return None;
     }
     let mut packet = Vec::with_capacity(2 + payload);
-    packet.push(Header::new(Opcode::StartCu, 1 + payload as u16).encode());
+    packet.push(PacketHeader::new(Opcode::StartCu, 1 + payload as u16).encode());
     packet.push(1);
     let halves = |number: u64| [number as u32, (number >> 32) as u32];
     packet.extend(halves(OPCODE_TRANSACTION));
@@ -173,24 +181,25 @@ mod tests {
 
     #[test]
     fn a_header_survives_its_word() {
-        let header = Header { custom: 0x81, kind: 3, ..Header::new(Opcode::StartNpu, 2047) };
-        assert_eq!(Header::decode(header.encode()), Some(header));
-        assert_eq!(Header::new(Opcode::StartCu, 20).encode(), 0x0001_4001);
+        let header =
+            PacketHeader { custom: 0x81, kind: 3, ..PacketHeader::new(Opcode::StartNpu, 2047) };
+        assert_eq!(PacketHeader::decode(header.encode()), Some(header));
+        assert_eq!(PacketHeader::new(Opcode::StartCu, 20).encode(), 0x0001_4001);
     }
 
     #[test]
     fn unknown_states_and_opcodes_are_no_headers() {
-        assert_eq!(Header::decode(0), None);
-        assert_eq!(Header::decode(10), None);
-        assert_eq!(Header::decode(31 << 23 | 1), None);
-        assert!(Header::decode(4).is_some_and(|header| header.state.is_final()));
+        assert_eq!(PacketHeader::decode(0), None);
+        assert_eq!(PacketHeader::decode(10), None);
+        assert_eq!(PacketHeader::decode(31 << 23 | 1), None);
+        assert!(PacketHeader::decode(4).is_some_and(|header| header.state.is_final()));
     }
 
     #[test]
     fn a_command_has_its_arguments_where_the_kernel_reads_them() {
         let packet = start_transaction(0x1_0000_0002, 9, &[0x40, 0x50]).unwrap();
         assert_eq!(packet[1..], [1, 3, 0, 2, 1, 9, 0x40, 0, 0x50, 0]);
-        let count = Header::decode(packet[0]).unwrap().count;
+        let count = PacketHeader::decode(packet[0]).unwrap().count;
         assert_eq!(usize::from(count), packet.len() - 1);
     }
 

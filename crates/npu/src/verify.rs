@@ -18,7 +18,7 @@
 mod cover;
 
 use crate::contract::{APERTURE, Contract, TRANSLATED_ARGUMENTS};
-use crate::dma::{Run, Shim};
+use crate::dma::{Shim, WordRun};
 use crate::generate;
 use crate::refusal::{Problem, REBUILD, Refusal, UNSUPPORTED};
 use crate::registers::{
@@ -369,7 +369,7 @@ fn check_array(action: &Action) -> Result<(), Problem> {
 }
 
 /// Sums runs by column, channel and argument.
-fn traffic(runs: &[Run]) -> Vec<Traffic> {
+fn traffic(runs: &[WordRun]) -> Vec<Traffic> {
     let mut sums = std::collections::BTreeMap::new();
     for run in runs {
         *sums.entry((run.column, run.channel, run.argument)).or_insert(0) += run.words * 4;

@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::FormatError;
 use crate::bytes::{Bytes, index};
 
-pub use metadata::{Argument, Kernel};
+pub use metadata::{Argument, KernelMetadata};
 
 const FORMAT: &str = "xclbin";
 const MAGIC: &[u8; 8] = b"xclbin2\0";
@@ -54,7 +54,7 @@ pub struct Xclbin {
     /// The compute units.
     pub units: Vec<Unit>,
     /// The kernels with their arguments.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<KernelMetadata>,
 }
 
 /// Sixteen bytes that name something.

@@ -179,9 +179,9 @@ fn is_guessed_for(model: &Model) -> bool {
 
 impl Search {
     fn new(library: &ModelLibrary, source: &Source, model: &Model, tells: bool) -> Self {
-        let Places { found, cut_short } = match is_guessed_for(model) {
+        let DraftLocations { found, cut_short } = match is_guessed_for(model) {
             true => candidates(library, source, model),
-            false => Places::default(),
+            false => DraftLocations::default(),
         };
         Self {
             library: library.clone(),
@@ -266,28 +266,28 @@ impl Iterator for Search {
 
 /// Places where a model's draft may be.
 #[derive(Debug)]
-struct Places<P = Source> {
+struct DraftLocations<P = Source> {
     found: Vec<P>,
     /// Folders with more entries than are looked at.
     cut_short: Vec<PathBuf>,
 }
 
-impl<P> Default for Places<P> {
+impl<P> Default for DraftLocations<P> {
     fn default() -> Self {
         Self { found: Vec::new(), cut_short: Vec::new() }
     }
 }
 
 /// Returns the places where a model's draft may be, as far as something is there, each once.
-fn candidates(library: &ModelLibrary, source: &Source, model: &Model) -> Places {
+fn candidates(library: &ModelLibrary, source: &Source, model: &Model) -> DraftLocations {
     let path = match source {
-        Source::Embedded(_) => return Places::default(),
+        Source::Embedded(_) => return DraftLocations::default(),
         Source::Path(path) => path,
         Source::Local(model) => &model.path,
     };
-    let Places { found, cut_short } = beside(path);
+    let DraftLocations { found, cut_short } = beside(path);
     let mut found: Vec<Source> = found.into_iter().map(Source::Path).collect();
-    let Ok(hub) = library.hub() else { return Places { found, cut_short } };
+    let Ok(hub) = library.hub() else { return DraftLocations { found, cut_short } };
     let training = Training::of(source, model.checkpoint());
     let mut names: Vec<String> = official(model.config().hidden, training).into_iter().collect();
     if let Source::Local(model) = source {
@@ -307,14 +307,14 @@ fn candidates(library: &ModelLibrary, source: &Source, model: &Model) -> Places 
         Some(Source::Local(Box::new(model)))
     });
     found.extend(stored);
-    Places { found, cut_short }
+    DraftLocations { found, cut_short }
 }
 
 /// Returns the files and folders beside a model that are named as drafts are: beside the path as it
 /// is given, and beside what it leads to, which differ if it is `.` or a link.
-fn beside(path: &Path) -> Places<PathBuf> {
+fn beside(path: &Path) -> DraftLocations<PathBuf> {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let mut places = Places::default();
+    let mut places = DraftLocations::default();
     if path.is_dir() {
         places.found.push(path.join("assistant"));
         let folders = [path, &whole].into_iter().filter(|folder| folder.file_name().is_some());
@@ -340,7 +340,7 @@ fn beside(path: &Path) -> Places<PathBuf> {
 }
 
 /// Adds the files of a folder that are named as drafts are.
-fn add_files(folder: PathBuf, places: &mut Places<PathBuf>) {
+fn add_files(folder: PathBuf, places: &mut DraftLocations<PathBuf>) {
     let mut entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
     let first = entries.by_ref().take(ENTRIES_MAX).map(|entry| entry.path());
     let mut files: Vec<PathBuf> = first.filter(|file| is_named_as_draft(file)).collect();

@@ -46,12 +46,12 @@ enum Guesser {
     /// The text so far and earlier answers.
     Lookup,
     /// That, and a model on a device, or on the model's.
-    Model(Choice, Option<DeviceChoice>),
+    Model(DraftSource, Option<DeviceChoice>),
 }
 
 /// A draft model.
 #[derive(Debug, Clone)]
-enum Choice {
+enum DraftSource {
     /// The one that belongs to the model, if there is one.
     Auto,
     /// This one, whatever the model. `is_strict` makes it an error that it cannot guess for it.
@@ -161,12 +161,12 @@ impl Drafting {
         let by = match draft.unwrap_or_default() {
             DraftChoice::Off => Guesser::Off,
             DraftChoice::Ngram => Guesser::Lookup,
-            DraftChoice::Auto => Guesser::Model(Choice::Auto, device),
+            DraftChoice::Auto => Guesser::Model(DraftSource::Auto, device),
             DraftChoice::Model(name) => {
                 let source = find(library, Some(&name), download)
                     .with_context(|| format!("--draft {}", words::harmless(&name)))?
                     .source;
-                Guesser::Model(Choice::Named { source, is_strict }, device)
+                Guesser::Model(DraftSource::Named { source, is_strict }, device)
             }
         };
         Ok(Self { by, depth, is_exact: false })
@@ -189,7 +189,7 @@ impl Drafting {
                 words::harmless(&source.name())
             );
         }
-        let by = Guesser::Model(Choice::Named { source, is_strict: true }, None);
+        let by = Guesser::Model(DraftSource::Named { source, is_strict: true }, None);
         Ok(Self { by, depth: None, is_exact: true })
     }
 
@@ -275,7 +275,8 @@ impl Drafting {
 
     /// Warns of a draft model that cannot guess, unless it has to.
     fn or_none<T>(&self, library: &ModelLibrary, found: Result<Option<T>>) -> Result<Option<T>> {
-        let has_to = matches!(self.by, Guesser::Model(Choice::Named { is_strict: true, .. }, _));
+        let has_to =
+            matches!(self.by, Guesser::Model(DraftSource::Named { is_strict: true, .. }, _));
         found.or_else(|error| match has_to {
             true => Err(error),
             false => {
@@ -309,11 +310,11 @@ impl Drafting {
     ) -> Result<Option<Draft>> {
         let draft = match &self.by {
             Guesser::Off | Guesser::Lookup => return Ok(None),
-            Guesser::Model(Choice::Auto, _) => match source {
+            Guesser::Model(DraftSource::Auto, _) => match source {
                 Source::Embedded(Embedded::Demo) => &Source::DEMO_DRAFT,
                 _ => return Ok(None),
             },
-            Guesser::Model(Choice::Named { source, .. }, _) => source,
+            Guesser::Model(DraftSource::Named { source, .. }, _) => source,
         };
         let name = source.name();
         if draft.lasting_name() == source.lasting_name() {
@@ -562,7 +563,7 @@ mod tests {
     fn a_part_of_the_program_takes_nothing_beside_it() {
         let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/gemma4-dense");
         let source = Source::Path(golden.into());
-        let by = Guesser::Model(Choice::Auto, None);
+        let by = Guesser::Model(DraftSource::Auto, None);
         let auto = Drafting { by, ..Drafting::default() };
         let attached =
             auto.attach(&ModelLibrary::default(), &source, source.open(None).unwrap()).unwrap();

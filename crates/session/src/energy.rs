@@ -15,7 +15,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use self::find::Search;
+use self::find::SensorSearch;
 pub use self::meter::{Energy, Metering};
 pub use self::sensor::Sensor;
 use self::sensor::{ReadText, read};
@@ -39,7 +39,7 @@ impl Sensors {
 
     /// Finds the sensors with another way to read files.
     fn find_by(sys: &Path, read: ReadText<'_>) -> Self {
-        let Search { sensors, denied, .. } = Search::of(sys, read);
+        let SensorSearch { sensors, denied, .. } = SensorSearch::of(sys, read);
         Self { sensors, denied }
     }
 

@@ -152,7 +152,8 @@ impl Machine {
 
 /// Says how many launches a pass of a Plan has on a machine
 /// ([`Device::launches`](trine_backend::Device::launches)).
-pub type Launches = Box<dyn Fn(&Plan, &ProgramOptions, Workload) -> Result<usize, BackendError>>;
+pub type CountLaunches =
+    Box<dyn Fn(&Plan, &ProgramOptions, Workload) -> Result<usize, BackendError>>;
 
 /// The passes of a model on a machine.
 #[derive(Clone, Copy)]
@@ -162,7 +163,7 @@ pub struct Passes<'a> {
     /// The machine that runs them.
     pub machine: &'a Machine,
     /// How many launches they have there.
-    pub launches: &'a Launches,
+    pub launches: &'a CountLaunches,
     /// How keys and values are stored.
     pub kv: KvType,
 }

@@ -1,5 +1,5 @@
-//! Where a model runs, and the draft model, the vision tower and the partner beside it: one
-//! decision from what devices say of their memory, before anything is loaded
+//! Where a model runs, and the draft model and the vision tower beside it: one decision from what
+//! devices say of their memory, before anything is loaded. A partner shares the model's device
 //! ([decision 086](../../../docs/decisions/086-one-planner.md)).
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ pub struct TowerNeed {
 }
 
 /// Where a model and what goes with it run.
-pub struct Places {
+pub struct Placements {
     /// The draft model's place.
     pub draft: Option<Result<Placement, BackendError>>,
     /// The number of the draft that the model runs with, of those that were found.
@@ -59,7 +59,7 @@ pub struct Places {
     /// Drafts that the model would lose by.
     pub left_out: Vec<LeftOut>,
     /// The tower's place.
-    pub tower: Option<TowerPlace>,
+    pub tower: Option<TowerDevice>,
     /// The bytes that the draft model takes of each of the model's devices.
     taken: Vec<u64>,
     /// The bytes that the tower will take of each of them when it is loaded, which is after the
@@ -80,7 +80,7 @@ pub struct LeftOut {
 
 /// The device of a tower.
 #[derive(Debug, PartialEq, Eq)]
-pub enum TowerPlace {
+pub enum TowerDevice {
     /// The model's first GPU.
     Gpu,
     /// The processor, or the device that is neither that nor a GPU; and why not a GPU, if there is
@@ -122,7 +122,7 @@ impl Devices {
     /// Decides where everything runs. The draft model goes first, because it is the smallest and
     /// every token waits for it; then the model with the first draft by which it loses nothing; a
     /// tower is on the GPU if the model loses nothing by that either.
-    pub fn plan(&self, asked: Asked<'_>) -> Places {
+    pub fn plan(&self, asked: Asked<'_>) -> Placements {
         let Asked { draft, mut model, demand, found, tower: asked_tower } = asked;
         let none = vec![0; sites(&self.model).len()];
         let draft = draft.map(|(plan, sizes)| decide(&plan, self.for_draft(), &sizes, &[]));
@@ -131,7 +131,8 @@ impl Devices {
             Some(Err(_)) | None => none.clone(),
         };
         let (found_at, left_out, tower) = (None, Vec::new(), None);
-        let mut places = Places { draft, found: found_at, left_out, tower, taken, reserved: none };
+        let mut places =
+            Placements { draft, found: found_at, left_out, tower, taken, reserved: none };
         // Where the model runs beside what has its place; where nothing is to be chosen, nobody
         // asks.
         let mut alone = None;
@@ -151,20 +152,24 @@ impl Devices {
             Some(Ok(memory)) => {
                 let alone = alone.unwrap_or_else(|| self.place(&model, &demand, &places));
                 places.reserved[1] = memory.total();
+                // It is the processor's memory, too.
+                if self.model.gpus[0].memory().kind == MemoryKind::Shared {
+                    places.reserved[0] = memory.total();
+                }
                 loses(self.place(&model, &demand, &places).as_ref(), alone.as_ref())
             }
             Some(Err(error)) => Some(error.to_string()),
             None => None,
         };
         places.tower = Some(match (self.plain.gpus.is_empty(), why) {
-            (false, None) => TowerPlace::Gpu,
+            (false, None) => TowerDevice::Gpu,
             (_, why) => {
                 places.reserved.fill(0);
                 let device = self.plain.device.as_ref();
                 let members = device.members();
                 let host = members.as_ref().map_or(device, |members| members.devices[0]);
                 places.reserved[0] = host.forecast(&need.plan, &need.options).total();
-                TowerPlace::Processor(why)
+                TowerDevice::Processor(why)
             }
         });
         places
@@ -178,7 +183,7 @@ impl Devices {
         &self,
         plan: &Plan,
         demand: &Demand,
-        places: &Places,
+        places: &Placements,
     ) -> Result<Placement, BackendError> {
         let taken = places.taken.iter().zip(&places.reserved).map(|(a, b)| a + b);
         decide(plan, self.model.device.as_ref(), demand, &taken.collect::<Vec<_>>())

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use trine_model::{
     Assistant, AssistantConfig, Config, Family, Model, PerLayerConfig, Values, Weight,
 };
-use trine_weights::gguf::Metadata as Entries;
+use trine_weights::gguf::GgufMetadata as Entries;
 use trine_weights::{Checkpoint, DType, Tensor};
 
 use crate::library::ModelLibrary;

@@ -32,7 +32,7 @@ pub fn why_never(family: Family, hidden: usize) -> Option<&'static str> {
 
 /// Which vision tower a model is given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Choice {
+pub enum TowerChoice {
     /// The one in its own files, or in an mmproj file that goes with them.
     #[default]
     Found,
@@ -46,7 +46,7 @@ pub enum Choice {
 ///
 /// # Errors
 /// Returns an error if it has none, or none that can be used; the message says what to do.
-pub fn attach(source: &Source, model: Model, choice: &Choice) -> Result<Model> {
+pub fn attach(source: &Source, model: Model, choice: &TowerChoice) -> Result<Model> {
     find(source, &model, choice)?.with_context(|| none(source, &model, choice))
 }
 
@@ -60,7 +60,7 @@ pub fn attach_if_any(
     library: &ModelLibrary,
     source: &Source,
     model: Model,
-    choice: &Choice,
+    choice: &TowerChoice,
 ) -> Result<Model> {
     let may_have = files(source, &model);
     let (model, refused) = attach_usable(source, model, choice)?;
@@ -81,19 +81,19 @@ pub fn attach_if_any(
 /// # Errors
 /// Returns an error if there are some and none can be used.
 pub fn attach_if_usable(source: &Source, model: Model) -> Result<Option<Model>> {
-    find(source, &model, &Choice::Found)
+    find(source, &model, &TowerChoice::Found)
 }
 
 /// Does what [`attach_if_any`] does, but returns why a tower cannot be used instead of telling it.
 fn attach_usable(
     source: &Source,
     model: Model,
-    choice: &Choice,
+    choice: &TowerChoice,
 ) -> Result<(Model, Option<anyhow::Error>)> {
     match find(source, &model, choice) {
         Ok(Some(model)) => Ok((model, None)),
         Ok(None) => Ok((model, None)),
-        Err(error) if !matches!(choice, Choice::File(_)) => Ok((model, Some(error))),
+        Err(error) if !matches!(choice, TowerChoice::File(_)) => Ok((model, Some(error))),
         Err(error) => Err(error),
     }
 }
@@ -120,9 +120,9 @@ fn is_news(library: &ModelLibrary, text: &str, files: &[PathBuf]) -> bool {
 }
 
 /// Returns why a model has no vision tower, and what to do.
-fn none(source: &Source, model: &Model, choice: &Choice) -> String {
+fn none(source: &Source, model: &Model, choice: &TowerChoice) -> String {
     let name = words::harmless(&source.name()).into_owned();
-    if *choice == Choice::Off {
+    if *choice == TowerChoice::Off {
         return format!("{name} reads no images with --no-mmproj; leave it out");
     }
     let other = other();
@@ -172,15 +172,15 @@ fn pulled_tower(name: &str) -> bool {
 ///
 /// # Errors
 /// Returns an error if there are some and none can be used: what is wrong with the last one.
-fn find(source: &Source, model: &Model, choice: &Choice) -> Result<Option<Model>> {
+fn find(source: &Source, model: &Model, choice: &TowerChoice) -> Result<Option<Model>> {
     let name = || words::harmless(&source.name()).into_owned();
     match choice {
-        Choice::Off => return Ok(None),
-        Choice::File(path) => {
+        TowerChoice::Off => return Ok(None),
+        TowerChoice::File(path) => {
             // Its errors name the file.
             return open(path, model).map(Some).context("--mmproj");
         }
-        Choice::Found => {}
+        TowerChoice::Found => {}
     }
     if Tower::is_in(model.checkpoint()) {
         let tower = Tower::from_checkpoint(source.open_checkpoint()?);
@@ -375,9 +375,9 @@ pub enum Wish {
     #[default]
     None,
     /// The tower that was chosen, if the model has it.
-    IfAny(Choice),
+    IfAny(TowerChoice),
     /// The tower that was chosen; there are pictures already.
-    Needed(Choice),
+    Needed(TowerChoice),
 }
 
 impl Wish {

@@ -19,7 +19,7 @@ use trine_server::tower_input;
 use crate::device::Opened;
 use crate::library::ModelLibrary;
 use crate::picture_file::{Input, PictureFile};
-use crate::planner::{TowerNeed, TowerPlace};
+use crate::planner::{TowerDevice, TowerNeed};
 use crate::tower;
 
 /// The most bytes of rows of pictures that are kept: those of some dozen pictures.
@@ -59,10 +59,10 @@ impl TowerPlacement {
     ///
     /// # Errors
     /// Returns an error if the processor cannot be used.
-    pub fn new(need: &TowerNeed, place: &TowerPlace, opened: &Opened) -> Result<Self> {
-        let gpu = opened.gpus.first().filter(|_| *place == TowerPlace::Gpu).cloned();
+    pub fn new(need: &TowerNeed, place: &TowerDevice, opened: &Opened) -> Result<Self> {
+        let gpu = opened.gpus.first().filter(|_| *place == TowerDevice::Gpu).cloned();
         let (is_on_gpu, threads) = (gpu.is_some(), opened.threads);
-        if let TowerPlace::Processor(Some(why)) = place {
+        if let TowerDevice::Processor(Some(why)) = place {
             tracing::info!("images are read on the CPU: {why}");
         }
         let device = gpu.map_or_else(|| opened.processor(), Ok)?;
@@ -80,12 +80,12 @@ impl TowerPlacement {
     pub fn fastest(library: &ModelLibrary, model: &Model, opened: &Opened) -> Result<Self> {
         let need = need(model).expect("the model has a tower");
         let place = match need.on_gpu(opened) {
-            Some(Ok(_)) => TowerPlace::Gpu,
+            Some(Ok(_)) => TowerDevice::Gpu,
             refused => {
                 if let Some(Err(error)) = refused {
                     library.note(format!("the image is read on the CPU: {error}"));
                 }
-                TowerPlace::Processor(None)
+                TowerDevice::Processor(None)
             }
         };
         Self::new(&need, &place, opened)
@@ -137,7 +137,7 @@ impl<F: FnMut() -> Result<Box<dyn RunsTower>, BackendError> + Send> RunsTower fo
                 error => error.to_string(),
             })?;
             if let Some(stop) = stop {
-                program.heed(Arc::clone(stop));
+                program.stop_on(Arc::clone(stop));
             }
             Ok(program)
         });
@@ -147,9 +147,9 @@ impl<F: FnMut() -> Result<Box<dyn RunsTower>, BackendError> + Send> RunsTower fo
         }
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
         if let Some(Ok(program)) = &mut self.loaded {
-            program.heed(Arc::clone(&stop));
+            program.stop_on(Arc::clone(&stop));
         }
         self.stop = Some(stop);
     }
@@ -197,8 +197,8 @@ impl Vision {
     /// As [`PictureFile::read`].
     pub fn look(&self, path: &Path, input: Input) -> Result<Looked> {
         let PictureFile { size, prepared } = PictureFile::read(path, input, &self.preparation)?;
-        let sight = self.tower.sight(tower_input(&prepared));
-        Ok(Looked { size, digest: prepared.digest().to_string(), sight })
+        let handle = self.tower.handle(tower_input(&prepared));
+        Ok(Looked { size, digest: prepared.digest().to_string(), handle })
     }
 }
 
@@ -210,7 +210,7 @@ pub struct Looked {
     /// The digest of the prepared picture, in hexadecimal digits.
     pub digest: String,
     /// The picture for a prompt.
-    pub sight: PictureHandle,
+    pub handle: PictureHandle,
 }
 
 #[cfg(test)]

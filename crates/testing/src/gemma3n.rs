@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use trine_model::{Model, names};
-use trine_weights::gguf::{Array, Metadata, Value};
+use trine_weights::gguf::{Array, GgufMetadata, Value};
 use trine_weights::{DType, Tensor};
 
 use super::random::{Draft, Random, floats, matrix, vector};
@@ -63,9 +63,9 @@ pub fn gemma3n(random: &mut Random, dtype: DType, folder: &Path) -> Model {
     Draft { metadata, tensors: tensors(random, &sizes, dtype) }.open(folder)
 }
 
-fn metadata(random: &mut Random, sizes: &Sizes) -> Metadata {
+fn metadata(random: &mut Random, sizes: &Sizes) -> GgufMetadata {
     let count = |value: usize| Value::U32(value as u32);
-    let mut metadata = Metadata::new("random model");
+    let mut metadata = GgufMetadata::new("random model");
     metadata.insert("general.architecture", Value::String("gemma3n".into()));
     for (key, value) in [
         ("context_length", 512),

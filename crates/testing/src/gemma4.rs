@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use trine_model::{Model, names};
-use trine_weights::gguf::{Array, Metadata, Value};
+use trine_weights::gguf::{Array, GgufMetadata, Value};
 use trine_weights::{DType, Tensor};
 
 use super::random::{Draft, Random, floats, matrix, vector};
@@ -122,9 +122,9 @@ pub fn gemma4_with_large_layers(random: &mut Random, folder: &Path) -> Model {
     Draft { metadata, tensors: tensors(random, &sizes, DType::F32) }.open(folder)
 }
 
-fn metadata(random: &mut Random, sizes: &Sizes) -> Metadata {
+fn metadata(random: &mut Random, sizes: &Sizes) -> GgufMetadata {
     let count = |value: usize| Value::U32(value as u32);
-    let mut metadata = Metadata::new("random model");
+    let mut metadata = GgufMetadata::new("random model");
     metadata.insert("general.architecture", Value::String("gemma4".into()));
     let experts = sizes.experts.map_or([0; 3], |own| [own.count, own.used, own.width]);
     for (key, value) in [

@@ -48,8 +48,8 @@ fn number(op: &Op) -> usize {
         Op::Bias { .. } => 27,
         Op::Pool { .. } => 28,
         Op::Insert { .. } => 29,
-        Op::Places { .. } => 30,
-        Op::RotatePlaces { .. } => 31,
+        Op::PositionEmbedding { .. } => 30,
+        Op::RotateByPosition { .. } => 31,
         Op::Clamp { .. } => 32,
     }
 }

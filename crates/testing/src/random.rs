@@ -8,7 +8,7 @@ use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView};
 use trine_model::{
     Buffer, Goal, KvType, Model, Op, Plan, Rows, Step, Width, fusion, names, narrow,
 };
-use trine_weights::gguf::{Metadata, Value, Writer};
+use trine_weights::gguf::{GgufMetadata, Value, Writer};
 use trine_weights::{DType, Tensor, blocks, quantize_tensor};
 
 /// A small deterministic generator (splitmix64).
@@ -87,7 +87,7 @@ impl Sizes {
 
 /// A random model before it is a file.
 pub struct Draft {
-    pub(super) metadata: Metadata,
+    pub(super) metadata: GgufMetadata,
     pub(super) tensors: Vec<Tensor>,
 }
 
@@ -96,7 +96,7 @@ impl Draft {
     pub fn new(random: &mut Random, sizes: Sizes, formats: &[DType]) -> Self {
         let Sizes { hidden, ffn, kv_heads, group, head_dim, vocabulary, layers } = sizes;
         let count = |value: usize| Value::U32(value as u32);
-        let mut metadata = Metadata::new("random model");
+        let mut metadata = GgufMetadata::new("random model");
         metadata.insert("general.architecture", Value::String("gemma3".into()));
         for (key, value) in [
             ("context_length", 512),
@@ -167,7 +167,7 @@ impl Draft {
 }
 
 /// Writes a file of its own, and returns its path.
-pub fn written(folder: &Path, metadata: &Metadata, tensors: &[Tensor]) -> PathBuf {
+pub fn written(folder: &Path, metadata: &GgufMetadata, tensors: &[Tensor]) -> PathBuf {
     static FILES: AtomicUsize = AtomicUsize::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!("random-{number}.gguf"));

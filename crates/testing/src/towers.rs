@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use trine_model::Tower;
-use trine_weights::gguf::{Metadata, Value};
+use trine_weights::gguf::{GgufMetadata, Value};
 use trine_weights::{DType, Tensor};
 
 use super::random::{Random, floats, matrix, vector, written};
 
 /// The tensors and numbers of a random tower.
 pub struct TowerDraft {
-    pub metadata: Metadata,
+    pub metadata: GgufMetadata,
     pub tensors: Vec<Tensor>,
 }
 
@@ -79,8 +79,8 @@ impl TowerDraft {
 const BUDGET: usize = 280;
 
 /// The keys of a tower.
-fn keys(projector: &str, counts: &[(&str, usize)]) -> Metadata {
-    let mut metadata = Metadata::new("random tower");
+fn keys(projector: &str, counts: &[(&str, usize)]) -> GgufMetadata {
+    let mut metadata = GgufMetadata::new("random tower");
     metadata.insert("general.architecture", Value::String("clip".into()));
     metadata.insert("clip.vision.projector_type", Value::String(projector.into()));
     metadata.insert("clip.vision.attention.layer_norm_epsilon", Value::F32(1e-4));

@@ -32,7 +32,7 @@ impl GgufVocabulary {
     /// # Errors
     /// Returns [`TextError::MissingTokenizer`] if there is no token list, and
     /// [`TextError::Checkpoint`] for a value of the wrong type.
-    pub fn from_metadata(metadata: &gguf::Metadata) -> Result<Self, TextError> {
+    pub fn from_metadata(metadata: &gguf::GgufMetadata) -> Result<Self, TextError> {
         let key = |name: &str| format!("tokenizer.ggml.{name}");
         let id = |name: &str| -> Result<Option<u32>, TextError> {
             let Some(id) = metadata.optional_u64(&key(name)).map_err(weights)? else {

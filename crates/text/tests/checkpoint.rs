@@ -7,7 +7,7 @@ use trine_text::{
     ChatTemplate, GgufVocabulary, Message, RenderOptions, Specials, TextError, Tokenizer,
 };
 use trine_weights::Checkpoint;
-use trine_weights::gguf::{Array, Metadata, StringArray, Value};
+use trine_weights::gguf::{Array, GgufMetadata, StringArray, Value};
 
 #[test]
 fn the_vocabulary_in_gguf_files_equals_tokenizer_json() {
@@ -83,7 +83,7 @@ fn strings(items: &[&str]) -> Value {
 #[test]
 fn row_36_metadata_of_the_wrong_type() {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let mut metadata = Metadata::new("model.gguf");
+    let mut metadata = GgufMetadata::new("model.gguf");
     let missing = GgufVocabulary::from_metadata(&metadata);
     assert!(matches!(missing, Err(TextError::MissingTokenizer { .. })));
     metadata.insert(&key("tokens"), strings(&["<unk>", "a", "aa"]));

@@ -26,7 +26,7 @@ pub(crate) struct TurnPicture {
     digest: Option<String>,
     /// The picture itself; `None` if its file was not read, or the model does not see it.
     #[serde(skip)]
-    pub(crate) sight: Option<PictureHandle>,
+    pub(crate) handle: Option<PictureHandle>,
     /// Whether the model does not see it from now on: its file is gone or changed, the chat has too
     /// many pictures, or the model reads none.
     #[serde(skip)]
@@ -70,13 +70,13 @@ impl TurnPicture {
         let line = format!(
             "{}: {width} x {height} pixels, {}",
             terminal::harmless(&name),
-            output::counted(looked.sight.soft_tokens(), "soft token"),
+            output::counted(looked.handle.soft_tokens(), "soft token"),
         );
         let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let picture = Self {
             path: Some(whole.display().to_string()),
             digest: Some(looked.digest),
-            sight: Some(looked.sight),
+            handle: Some(looked.handle),
             is_lost: false,
             was_read: true,
             others: Map::new(),
@@ -92,12 +92,12 @@ impl TurnPicture {
 
     /// Returns whether its file has to be read before the model can see it.
     pub(crate) fn is_unread(&self) -> bool {
-        self.sight.is_none() && !self.is_lost
+        self.handle.is_none() && !self.is_lost
     }
 
     /// Lets another model read the file, if this one has.
     pub(crate) fn forget(&mut self) {
-        self.sight = None;
+        self.handle = None;
         if self.was_read {
             (self.digest, self.is_lost) = (None, false);
         }
@@ -112,13 +112,13 @@ impl TurnPicture {
                 None => self.was_read,
                 Some(digest) => *digest == looked.digest,
             };
-            is_same.then_some((looked.sight, looked.digest))
+            is_same.then_some((looked.handle, looked.digest))
         });
-        let (sight, digest) = found.unzip();
+        let (handle, digest) = found.unzip();
         self.digest = digest.or(self.digest.take());
-        self.was_read |= sight.is_some();
-        self.sight = sight;
-        self.is_lost = self.sight.is_none();
+        self.was_read |= handle.is_some();
+        self.handle = handle;
+        self.is_lost = self.handle.is_none();
         !self.is_lost
     }
 }
@@ -308,7 +308,7 @@ mod tests {
     fn files_keep_where_a_picture_was() {
         let text = r#"{"path":"/a/cat.png","digest":"ab","name":"cat.png"}"#;
         let picture: TurnPicture = serde_json::from_str(text).unwrap();
-        assert!(picture.sight.is_none());
+        assert!(picture.handle.is_none());
         assert_eq!(serde_json::to_string(&picture).unwrap(), text);
         // The page has names only.
         let text = r#"{"name":"cat.png"}"#;

@@ -64,8 +64,8 @@ impl Turn {
     }
 
     /// Returns the pictures that the model sees, in order.
-    fn sights(&self) -> impl Iterator<Item = &PictureHandle> {
-        self.pictures.iter().filter_map(|picture| picture.sight.as_ref())
+    fn handles(&self) -> impl Iterator<Item = &PictureHandle> {
+        self.pictures.iter().filter_map(|picture| picture.handle.as_ref())
     }
 
     /// Returns it as a template takes it.
@@ -74,7 +74,7 @@ impl Turn {
             Role::User => "user",
             Role::Assistant => "assistant",
         };
-        let mut parts: Vec<Part> = self.sights().map(|_| Part::picture()).collect();
+        let mut parts: Vec<Part> = self.handles().map(|_| Part::picture()).collect();
         if parts.is_empty() {
             return Message::new(role, self.content.as_str());
         }
@@ -177,7 +177,7 @@ impl Conversation {
     pub(crate) fn keep_pictures(&mut self, most: usize) -> usize {
         let pictures = self.turns.iter_mut().flat_map(|turn| &mut turn.pictures);
         let old = pictures.rev().filter(|picture| !picture.is_lost).skip(most);
-        old.map(|picture| (picture.sight, picture.is_lost) = (None, true)).count()
+        old.map(|picture| (picture.handle, picture.is_lost) = (None, true)).count()
     }
 
     /// Prepares the conversation for another model, which may have room for other turns and reads
@@ -207,7 +207,7 @@ impl Conversation {
                 check()?;
                 lost += usize::from(!picture.find(vision));
             }
-            rows += picture.sight.as_ref().map_or(0, PictureHandle::soft_tokens);
+            rows += picture.handle.as_ref().map_or(0, PictureHandle::soft_tokens);
             // `prompt` leaves out this turn and those before it.
             if rows > context {
                 break;
@@ -274,7 +274,7 @@ impl Conversation {
         self.left_out = first;
         // Prepared pictures take megabytes.
         let gone = self.turns[..first].iter_mut().flat_map(|turn| &mut turn.pictures);
-        gone.for_each(|picture| picture.sight = None);
+        gone.for_each(|picture| picture.handle = None);
     }
 
     /// Returns the prompt of the turns from index `first` on.
@@ -285,18 +285,18 @@ impl Conversation {
         let turns = &self.turns[first..];
         let messages = system.chain(turns.iter().map(Turn::message));
         let rendered = text.rendered(messages.collect())?;
-        let sights: Vec<&PictureHandle> = turns.iter().flat_map(Turn::sights).collect();
-        if sights.is_empty() {
+        let handles: Vec<&PictureHandle> = turns.iter().flat_map(Turn::handles).collect();
+        if handles.is_empty() {
             let tokens = tokenizer.encode_prompt(&rendered, Specials::ParseGuarded)?;
             return Ok(PromptInput { tokens, pictures: Vec::new() });
         }
         let form = PictureForm::of(tokenizer)
             .ok_or_else(|| anyhow!("the model's vocabulary has no marks of images"))?;
-        let lengths: Vec<usize> = sights.iter().map(|sight| sight.soft_tokens()).collect();
+        let lengths: Vec<usize> = handles.iter().map(|handle| handle.soft_tokens()).collect();
         let (specials, soft) = (Specials::ParseGuarded, SOFT);
         let prompt = form.encode_prompt(tokenizer, &rendered, specials, &lengths, soft)?;
-        let pictures = prompt.starts.into_iter().zip(sights);
-        let pictures = pictures.map(|(at, sight)| PromptPicture { at, sight: sight.clone() });
+        let pictures = prompt.starts.into_iter().zip(handles);
+        let pictures = pictures.map(|(at, handle)| PromptPicture { at, handle: handle.clone() });
         Ok(PromptInput { tokens: prompt.ids, pictures: pictures.collect() })
     }
 }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn seen(conversation: &Conversation) -> usize {
-        conversation.turns.iter().flat_map(Turn::sights).count()
+        conversation.turns.iter().flat_map(Turn::handles).count()
     }
 
     #[test]

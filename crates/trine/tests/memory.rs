@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use trine_weights::gguf::{Metadata, Value, Writer};
+use trine_weights::gguf::{GgufMetadata, Value, Writer};
 use trine_weights::{DType, Tensor};
 
 const HIDDEN: usize = 1024;
@@ -66,7 +66,7 @@ fn peak_memory(model: &Path, ids: &Path, out: &Path) -> u64 {
 }
 
 fn write_model(path: &Path) {
-    let mut metadata = Metadata::new("large model");
+    let mut metadata = GgufMetadata::new("large model");
     metadata.insert("general.architecture", Value::String("gemma3".into()));
     for (key, value) in [
         ("context_length", CONTEXT),

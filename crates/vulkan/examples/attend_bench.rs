@@ -33,7 +33,7 @@ use trine_vulkan::kernels::attention::{
 };
 use trine_vulkan::kernels::handles::Made;
 use trine_vulkan::kernels::heads::{Factors, HeadsLaunch, Stored, Turned, turns};
-use trine_vulkan::kernels::limits::Limits;
+use trine_vulkan::kernels::limits::ValueLimits;
 use trine_vulkan::raw::memory::{Buffer, Place};
 use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::shaders::Shader;
@@ -498,7 +498,7 @@ fn bench_heads(bed: &Bed) -> Result<f64> {
             }),
             rope: Some(bed.rope.address()),
             side: 0,
-            within: [Limits::NONE; 3],
+            within: [ValueLimits::NONE; 3],
             epsilon: 1e-6,
         };
         launch.dispatch(&bed.gpu, "heads", 0)

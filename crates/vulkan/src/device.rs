@@ -82,7 +82,10 @@ impl VulkanDevice {
     ///
     /// # Errors
     /// As [`VulkanDevice::open`].
-    pub fn posing(choice: Choice, capabilities: Capabilities) -> Result<Self, GpuError> {
+    pub fn with_other_capabilities(
+        choice: Choice,
+        capabilities: Capabilities,
+    ) -> Result<Self, GpuError> {
         let opening = Opening { choice, ..Opening::default() };
         let gpu = Gpu::open(&opening.choice, None, opening.loops)?;
         gpu.pose(capabilities);

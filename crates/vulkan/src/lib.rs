@@ -24,7 +24,7 @@
 //! | `ahead`, `catalogue` | what a start does at the same time; which kernels a Program compiles |
 //! | `outline`, `forecast` | all but shapes, for a device that need not be here; its memory |
 //! | `series`, `sampler` | steps without the host between them; draws |
-//! | `lent`, `loans`, `aside` | what a GPU does beside a partner, and where experts are elsewhere |
+//! | `lent`, `loans` | what a GPU does beside a guest: a partner, or the processor's experts |
 
 #![deny(unsafe_code)]
 

@@ -149,7 +149,7 @@ impl VulkanProgram {
         if let Some((load, memory)) = aside {
             let aside = load()?;
             program.facts = aside.join(program.facts.clone(), program.memory(), memory);
-            program.guest = Some(Hosted::new(aside));
+            program.guest = Some(Hosted::new(aside, &program.facts.plan));
         }
         Ok(program)
     }
@@ -368,8 +368,8 @@ impl Program for VulkanProgram {
         Some(self)
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.guest.iter().for_each(|guest| guest.heed(Arc::clone(&stop)));
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.guest.iter().for_each(|guest| guest.stop_on(Arc::clone(&stop)));
         self.stop = Some(stop);
     }
 

@@ -453,7 +453,7 @@ impl Load<'_> {
             let count = bytes.len() / source;
             let mut planes = self.spare.take();
             planes.resize(row, count);
-            let halves = needs_halves.then(|| halves_of_brains(bytes));
+            let halves = needs_halves.then(|| f16_from_bf16(bytes));
             let bytes = halves.as_deref().unwrap_or(bytes);
             pack_rows(format, tensor.columns(), bytes, &mut planes.as_mut())
                 .expect("the planes have the sizes that the format states");
@@ -496,7 +496,7 @@ impl Load<'_> {
 }
 
 /// Returns numbers in bf16 as f16, rounded to nearest.
-fn halves_of_brains(bytes: &[u8]) -> Vec<u8> {
+fn f16_from_bf16(bytes: &[u8]) -> Vec<u8> {
     let (brains, _) = bytes.as_chunks::<2>();
     let half = |&brain: &[u8; 2]| f16::from_f32(bf16::from_le_bytes(brain).to_f32()).to_le_bytes();
     brains.iter().flat_map(half).collect()

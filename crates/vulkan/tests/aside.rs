@@ -161,7 +161,7 @@ fn a_stopped_step_leaves_nothing_behind() {
     let mut program = beside(&device, cpu(), 2).load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     let stop = Arc::new(AtomicBool::new(false));
-    program.heed(Arc::clone(&stop));
+    program.stop_on(Arc::clone(&stop));
     let mut submissions = 0;
     loop {
         device.gpu().inject(Injected::Stop(submissions));

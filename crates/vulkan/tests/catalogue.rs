@@ -89,7 +89,8 @@ fn a_description_names_the_kernels_of_a_program_on_a_radeon_780m() {
         for formats in [&[DType::Q4_0][..], &[DType::Q8_0, DType::Q6K, DType::F16]] {
             let model = Draft::new(&mut Random(seed as u64), sizes, formats).open(folder.path());
             for kv in [KvType::F16, KvType::Int8] {
-                let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap();
+                let device =
+                    VulkanDevice::with_other_capabilities(choice(), radeon_780m()).unwrap();
                 let options = options(512, 4, kv);
                 let count = compare(&device, (&model, model.plan()), &options, false);
                 assert!(count > 20, "{count}");
@@ -102,10 +103,10 @@ fn a_description_names_the_kernels_of_a_program_on_a_radeon_780m() {
     }
     let tower = open_golden(TWINS[1]);
     let picture = ProgramOptions { sequences: 1, ..options(64, 16, KvType::F16) };
-    let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap();
+    let device = VulkanDevice::with_other_capabilities(choice(), radeon_780m()).unwrap();
     compare(&device, (&tower, tower.tower_plan(false)), &picture, false);
     let n = Golden::load("gguf/gemma3n").model;
-    let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap();
+    let device = VulkanDevice::with_other_capabilities(choice(), radeon_780m()).unwrap();
     compare(
         &device,
         (&n, n.plan_for(Ends { states: true, ..Ends::LOGITS })),
@@ -113,7 +114,9 @@ fn a_description_names_the_kernels_of_a_program_on_a_radeon_780m() {
         false,
     );
     let partner = Arc::new(Plain::new(4, 0.0, Failure::Never));
-    let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap().with_partner(partner);
+    let device = VulkanDevice::with_other_capabilities(choice(), radeon_780m())
+        .unwrap()
+        .with_partner(partner);
     let model = Draft::new(&mut Random(4), SIZES, &[DType::Q4_0]).open(folder.path());
     compare(&device, (&model, model.plan()), &options(512, 4, KvType::F16), false);
 }

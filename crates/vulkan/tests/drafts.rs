@@ -336,7 +336,7 @@ fn a_stopped_series_leaves_everything_as_it_was() {
     let mut runner = Runner::new(&device, &model("gemma4-dense"));
     let expected = runner.series(&[1], 2);
     let stop = Arc::new(AtomicBool::new(false));
-    runner.program.heed(Arc::clone(&stop));
+    runner.program.stop_on(Arc::clone(&stop));
     let mut submissions = 0;
     loop {
         device.gpu().inject(Injected::Stop(submissions));

@@ -262,7 +262,7 @@ fn a_stopped_step_leaves_everything_ready() {
     let expected = run(program.as_mut()).unwrap();
     let begun = partner.begun.lock().unwrap().len();
     let stop = Arc::new(AtomicBool::new(false));
-    program.heed(stop.clone());
+    program.stop_on(stop.clone());
     for submission in [0, 1, 2, 4] {
         device.gpu().inject(Injected::Stop(submission));
         let stopped = run(program.as_mut());

@@ -389,7 +389,7 @@ fn a_stopped_series_leaves_everything_else_as_it_was() {
     let expected = runner.series(&first, more);
     let logits = bits(&runner.run(&other));
     let stop = Arc::new(AtomicBool::new(false));
-    runner.program.heed(Arc::clone(&stop));
+    runner.program.stop_on(Arc::clone(&stop));
     let mut submissions = 0;
     loop {
         device.gpu().inject(Injected::Stop(submissions));
@@ -426,7 +426,7 @@ fn a_chain_that_fails_in_a_stopped_series_is_given_up() {
     let first = first(&[(0, 1)]);
     let expected = runner.series(&first, 2);
     let stop = Arc::new(AtomicBool::new(false));
-    runner.program.heed(Arc::clone(&stop));
+    runner.program.stop_on(Arc::clone(&stop));
     device.gpu().inject(Injected::Stall);
     // By then the first layer's products, which are chained, have run.
     device.gpu().inject(Injected::Stop(8));

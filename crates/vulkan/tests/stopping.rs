@@ -61,7 +61,7 @@ fn stop_everywhere(program: &mut dyn Program, device: &VulkanDevice) -> Vec<usiz
     let steps = steps();
     let expected = steps.each_ref().map(|batch| bits(program, batch));
     let stop = Arc::new(AtomicBool::new(false));
-    program.heed(Arc::clone(&stop));
+    program.stop_on(Arc::clone(&stop));
     let memory = program.memory();
     let mut submissions = Vec::new();
     for stopped in 0..steps.len() {
@@ -115,7 +115,7 @@ fn a_raised_flag_stops_before_the_first_submission() {
     let steps = steps();
     let expected = steps.each_ref().map(|batch| bits(&mut *program, batch));
     let stop = Arc::new(AtomicBool::new(true));
-    program.heed(Arc::clone(&stop));
+    program.stop_on(Arc::clone(&stop));
     let memory = program.memory();
     for batch in &steps {
         assert!(matches!(program.run(batch), Err(BackendError::Stopped)));
@@ -135,7 +135,7 @@ fn a_chain_that_fails_in_a_stopped_step_is_given_up() {
     let [prompt, single, _] = steps();
     let expected = [&single, &prompt].map(|batch| bits(&mut *program, batch));
     let stop = Arc::new(AtomicBool::new(false));
-    program.heed(Arc::clone(&stop));
+    program.stop_on(Arc::clone(&stop));
     device.gpu().inject(Injected::Stall);
     // By then the first layer's products, which are chained, have run.
     device.gpu().inject(Injected::Stop(8));
@@ -183,7 +183,7 @@ fn draws_with_a_step_are_those_after_it() {
     let refused = drawn_with(&mut *program, &beyond);
     assert!(matches!(refused, Err(BackendError::BadBatch { .. })), "{refused:?}");
     let stop = Arc::new(AtomicBool::new(true));
-    program.heed(Arc::clone(&stop));
+    program.stop_on(Arc::clone(&stop));
     let stopped = drawn_with(&mut *program, &draws);
     assert!(matches!(stopped, Err(BackendError::Stopped)), "{stopped:?}");
     stop.store(false, Ordering::Relaxed);

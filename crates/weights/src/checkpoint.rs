@@ -12,7 +12,7 @@ use crate::{DType, HuggingFaceMetadata, Tensor, WeightsError, foreign, gguf, hug
 #[derive(Clone, Debug)]
 pub enum Metadata {
     /// Keys and values of a GGUF file (of the first part if it is split).
-    Gguf(gguf::Metadata),
+    Gguf(gguf::GgufMetadata),
     /// The JSON files of a Hugging Face folder.
     HuggingFace(HuggingFaceMetadata),
 }

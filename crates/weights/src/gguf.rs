@@ -32,7 +32,7 @@ mod value;
 mod writer;
 
 pub(crate) use element::Element;
-pub use metadata::Metadata;
+pub use metadata::GgufMetadata;
 pub(crate) use parse::holds_header;
 pub use parse::{IntegersInfo, Layout, TensorInfo, architecture, parse, text_of};
 pub(crate) use split::{Parts, duplicate_tensor, open_parts};

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::{Raw, entry, goldens, row, safetensors};
-use trine_weights::gguf::{Array, Metadata as Keys, StringArray, Value, Writer};
+use trine_weights::gguf::{Array, GgufMetadata as Keys, StringArray, Value, Writer};
 use trine_weights::{Checkpoint, DType, Metadata, SafetensorsFile, Tensor, safetensors_file};
 
 fn folder() -> tempfile::TempDir {

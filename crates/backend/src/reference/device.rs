@@ -66,7 +66,7 @@ impl Device for ReferenceDevice {
         let mut program = ReferenceProgram::new(model, plan, *options, self.products)?;
         let (aside, own) = (aside()?, program.memory());
         program.facts = aside.join(program.facts, own, self.memory());
-        program.guest = Some(Hosted::new(aside));
+        program.guest = Some(Hosted::new(aside, &program.facts.plan));
         Ok(Box::new(program))
     }
 }
@@ -209,8 +209,8 @@ impl Program for ReferenceProgram {
         Some(self)
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.guest.iter().for_each(|guest| guest.heed(Arc::clone(&stop)));
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.guest.iter().for_each(|guest| guest.stop_on(Arc::clone(&stop)));
         self.stop = stop;
     }
 
@@ -260,9 +260,8 @@ impl Pages for ReferenceProgram {
 impl ReferenceProgram {
     /// Has the guest compute a part of a step.
     fn have_computed(&mut self, away: &Away, batch: &Batch<'_>) -> Result<(), BackendError> {
-        let Self { facts: Facts { plan, .. }, guest: Some(guest), buffers, .. } = self else {
-            return Ok(());
-        };
+        let Self { facts: Facts { plan, .. }, guest, buffers, .. } = self;
+        let guest = guest.as_ref().expect("a Plan with something away is loaded beside a guest");
         let op = away.op(plan);
         let (kind, rows) = (plan.rows(op), batch.rows(plan.rows(op)));
         if rows == 0 {
@@ -272,10 +271,11 @@ impl ReferenceProgram {
         let exact = if kind == Rows::Tokens { batch.bulk_from.min(rows) } else { rows };
         let job = Job { number: away.job, inputs: &inputs, rows, exact };
         guest.begin(&job)?;
-        let mut results = Vec::new();
-        guest.finish(&job, &|| true, &mut |_, rows| results.push(rows.to_vec()))?;
-        for (id, rows) in op.writes().into_iter().zip(results) {
-            buffers[id.0] = rows;
+        let mut results = vec![Vec::new(); op.writes().len()];
+        guest.finish(&job, &|| true, &mut |index, rows| results[index] = rows.to_vec())?;
+        for (id, values) in op.writes().into_iter().zip(results) {
+            assert_eq!(values.len(), rows * plan.buffer(id).columns, "rows of a guest's result");
+            buffers[id.0] = values;
         }
         Ok(())
     }
@@ -324,8 +324,8 @@ impl ReferenceProgram {
             Op::LayerNorm { .. }
             | Op::Gelu { .. }
             | Op::Bias { .. }
-            | Op::Places { .. }
-            | Op::RotatePlaces { .. }
+            | Op::PositionEmbedding { .. }
+            | Op::RotateByPosition { .. }
             | Op::Clamp { .. }
             | Op::Pool { .. }
             | Op::Insert { .. } => self.execute_pictures(op, batch),
@@ -436,14 +436,14 @@ impl ReferenceProgram {
                 let weight = self.vector(*weight);
                 ops::bias(&mut self.buffers[buffer.0], &weight);
             }
-            Op::Places { table, side, output } => {
+            Op::PositionEmbedding { table, side, output } => {
                 let mut target = self.take(*output);
                 let tensor = &self.tensors[table.0];
                 let row = |entry, row: &mut [f32]| decode(tensor.dtype(), tensor.row(entry), row);
                 ops::places(row, batch.tokens, *side, tensor.columns(), &mut target);
                 self.put(*output, target);
             }
-            Op::RotatePlaces { buffer, heads, theta, side } => {
+            Op::RotateByPosition { buffer, heads, theta, side } => {
                 let dim = self.columns(*buffer) / heads;
                 let rotation = PlaceRotation { theta: *theta, side: *side };
                 ops::rotate_places(

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use trine_model::{Model, Tower};
-use trine_weights::gguf::{Array, Metadata, Value, Writer};
+use trine_weights::gguf::{Array, GgufMetadata, Value, Writer};
 use trine_weights::{DType, Tensor, quantize_tensor};
 
 const HIDDEN: usize = 1152;
@@ -43,7 +43,7 @@ fn tensor(name: &str, shape: &[usize], dtype: DType) -> Tensor {
     quantize_tensor(&Tensor::from_owned(name, DType::F32, shape, bytes).unwrap(), dtype).unwrap()
 }
 
-fn write(path: &Path, metadata: Metadata, tensors: &[Tensor]) {
+fn write(path: &Path, metadata: GgufMetadata, tensors: &[Tensor]) {
     let mut writer = Writer::new(path, metadata).unwrap();
     for tensor in tensors {
         writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
@@ -54,7 +54,7 @@ fn write(path: &Path, metadata: Metadata, tensors: &[Tensor]) {
 }
 
 fn write_tower(folder: &Path, layers: usize, dtype: DType) -> std::path::PathBuf {
-    let mut metadata = Metadata::new("tower");
+    let mut metadata = GgufMetadata::new("tower");
     metadata.insert("general.architecture", Value::String("clip".into()));
     metadata.insert("clip.projector_type", Value::String("gemma3".into()));
     metadata.insert("clip.vision.attention.layer_norm_epsilon", Value::F32(1e-6));
@@ -108,7 +108,7 @@ fn write_tower(folder: &Path, layers: usize, dtype: DType) -> std::path::PathBuf
 
 /// A text model as small as its hidden size allows.
 fn write_text(folder: &Path) -> std::path::PathBuf {
-    let mut metadata = Metadata::new("text");
+    let mut metadata = GgufMetadata::new("text");
     metadata.insert("general.architecture", Value::String("gemma3".into()));
     for (key, value) in [
         ("context_length", 512),

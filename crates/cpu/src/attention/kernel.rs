@@ -13,7 +13,7 @@ use super::{BLOCK, CHUNK};
 
 dispatch_table! {
     generic;
-    fn attend_chunk(tile: &Tile<'_>, chunk: usize, work: &mut ChunkWork);
+    fn attend_chunk(tile: &QueryTile<'_>, chunk: usize, work: &mut ChunkWork);
     fn fold(total: &mut Softmax, vectors: usize, part: PartialSoftmax<'_>);
     fn finish(sums: &[f32], sum: f32, out: &mut [f32]);
 }
@@ -23,7 +23,7 @@ dispatch_table! {
 const DIRECT_VECTORS: usize = 8;
 
 /// The input of a tile.
-pub(super) struct Tile<'a> {
+pub(super) struct QueryTile<'a> {
     pub(super) cache: &'a LayerCache,
     pub(super) kv_head: usize,
     /// Query heads per row of the tile.
@@ -39,7 +39,7 @@ pub(super) struct Tile<'a> {
     pub(super) width: usize,
 }
 
-impl Tile<'_> {
+impl QueryTile<'_> {
     /// Positions that some row of the tile may see.
     pub(super) fn keys(&self) -> Range<usize> {
         self.allowed(0).start..self.allowed(self.vectors - 1).end
@@ -123,7 +123,7 @@ mod generic {
     #[inline(always)]
     pub(super) fn attend_chunk<S: Lanes>(
         s: S,
-        tile: &Tile<'_>,
+        tile: &QueryTile<'_>,
         chunk: usize,
         work: &mut ChunkWork,
     ) {
@@ -200,7 +200,7 @@ fn exp_one<S: Lanes>(s: S, x: f32) -> f32 {
 #[inline(always)]
 fn score_block<S: Lanes>(
     s: S,
-    tile: &Tile<'_>,
+    tile: &QueryTile<'_>,
     keys: Stored<'_>,
     count: usize,
     work: &mut ChunkWork,
@@ -226,7 +226,7 @@ fn score_block<S: Lanes>(
 #[inline(always)]
 fn add_block<S: Lanes>(
     s: S,
-    tile: &Tile<'_>,
+    tile: &QueryTile<'_>,
     values: Stored<'_>,
     count: usize,
     work: &mut ChunkWork,
@@ -255,7 +255,7 @@ fn add_block<S: Lanes>(
 #[inline(always)]
 fn readable<'a, S: Lanes>(
     s: S,
-    tile: &Tile<'_>,
+    tile: &QueryTile<'_>,
     stored: Stored<'a>,
     count: usize,
     expanded: &'a mut [f32],
@@ -337,7 +337,7 @@ fn expand_row<S: Lanes, R: Rows>(
 #[inline(always)]
 fn weigh_block<S: Lanes>(
     s: S,
-    tile: &Tile<'_>,
+    tile: &QueryTile<'_>,
     position: usize,
     count: usize,
     work: &mut ChunkWork,

@@ -3,7 +3,7 @@
 use crate::isa::Isa;
 use crate::shared::{SharedBuffer, SharedSlice};
 
-use super::kernel::{ChunkWork, PartialSoftmax, Softmax, Table, Tile};
+use super::kernel::{ChunkWork, PartialSoftmax, QueryTile, Softmax, Table};
 use super::plan::SequenceRows;
 use super::whole::{self, WholeWork};
 use super::{AttentionError, AttentionPlan, AttentionShape, LayerCache};
@@ -137,7 +137,7 @@ impl<'a> Attention<'a> {
     ) {
         let item = &self.plan.items[index];
         let sequence = &self.sequences[item.sequence];
-        let tile = Tile {
+        let tile = QueryTile {
             cache: self.cache,
             kv_head: item.kv_head,
             group: self.shape.group(),
@@ -181,7 +181,7 @@ impl<'a> Attention<'a> {
     /// No other thread touches the output of the tile's rows and heads.
     unsafe fn run_whole(
         &self,
-        tile: &Tile<'_>,
+        tile: &QueryTile<'_>,
         first_row: usize,
         work: &mut WholeWork,
         queries: Strided<&[f32]>,
@@ -232,14 +232,14 @@ impl<'a> Attention<'a> {
         unsafe { self.finish(&scratch.total, vectors, first_row, merge.kv_head, output) };
     }
 
-    fn chunk(&self, tile: &Tile<'_>, chunk: usize, work: &mut ChunkWork) {
+    fn chunk(&self, tile: &QueryTile<'_>, chunk: usize, work: &mut ChunkWork) {
         // SAFETY: the table exists only where the processor has its instructions.
         unsafe { (self.table.attend_chunk)(tile, chunk, work) };
     }
 
     fn load_queries(
         &self,
-        tile: &Tile<'_>,
+        tile: &QueryTile<'_>,
         first_row: usize,
         queries: Strided<&[f32]>,
         scratch: &mut AttentionScratch,

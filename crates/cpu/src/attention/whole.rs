@@ -21,13 +21,13 @@ use crate::vector::lanes::{Lanes, MAX_LANES};
 use crate::vector::math;
 
 use super::cache::{LayerCache, Stored};
-use super::kernel::{Tile, expand};
+use super::kernel::{QueryTile, expand};
 use super::micro::{FloatRows, Rows};
 
 dispatch_table! {
     generic;
     fn strip() -> usize;
-    fn attend(tile: &Tile<'_>, work: &mut WholeWork);
+    fn attend(tile: &QueryTile<'_>, work: &mut WholeWork);
 }
 
 /// The keys after which the sums are rescaled.
@@ -141,7 +141,7 @@ mod generic {
 
     /// Attends to all keys of the tile.
     #[inline(always)]
-    pub(super) fn attend<S: Lanes>(s: S, tile: &Tile<'_>, work: &mut WholeWork) {
+    pub(super) fn attend<S: Lanes>(s: S, tile: &QueryTile<'_>, work: &mut WholeWork) {
         assert_eq!(work.strip, strip(s), "the queries are in strips of this instruction set");
         assert_eq!(work.head_dim, tile.head_dim, "the buffers fit the heads");
         if vectors_together::<S>() == MOST {
@@ -153,7 +153,7 @@ mod generic {
 }
 
 #[inline(always)]
-fn attend_strips<S: Lanes, const M: usize>(s: S, tile: &Tile<'_>, work: &mut WholeWork) {
+fn attend_strips<S: Lanes, const M: usize>(s: S, tile: &QueryTile<'_>, work: &mut WholeWork) {
     let strips = tile.vectors.div_ceil(work.strip);
     let (lanes, elements) = (strips * work.strip, work.head_dim * work.strip);
     work.largest.get_mut()[..lanes].fill(f32::NEG_INFINITY);
@@ -172,7 +172,7 @@ fn attend_strips<S: Lanes, const M: usize>(s: S, tile: &Tile<'_>, work: &mut Who
 #[inline(always)]
 fn block<S: Lanes, const M: usize>(
     s: S,
-    tile: &Tile<'_>,
+    tile: &QueryTile<'_>,
     positions: Range<usize>,
     strips: usize,
     work: &mut WholeWork,
@@ -200,12 +200,12 @@ fn block<S: Lanes, const M: usize>(
 #[inline(always)]
 fn floats<'a, S: Lanes>(
     s: S,
-    tile: &Tile<'a>,
+    tile: &QueryTile<'a>,
     positions: Range<usize>,
     rows_of: impl Fn(&'a LayerCache, usize, usize, usize) -> Stored<'a>,
     expanded: &'a mut [f32],
 ) -> FloatRows<'a> {
-    let Tile { head_dim, width, .. } = *tile;
+    let QueryTile { head_dim, width, .. } = *tile;
     let mut filled = 0;
     while filled < positions.len() {
         let rest = positions.start + filled..positions.end;

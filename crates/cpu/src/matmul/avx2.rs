@@ -29,7 +29,7 @@ const NIBBLES_IN_PLACE: Range<usize> = 3..49;
 
 /// AVX2 with FMA and F16C.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2;
+pub(super) struct Avx2Kernel;
 
 /// Wraps expressions made of intrinsics.
 macro_rules! simd {
@@ -136,7 +136,10 @@ unsafe fn unsigned_pair<F: Format, const C: usize>(
         let ones = _mm256_set1_epi16(1);
         let mut pairs = [[_mm256_setzero_si256(); C]; 2];
         each_quad!(QUAD => {
-            let codes = [F::code::<Avx2>(blocks[0], QUAD), F::code::<Avx2>(blocks[1], QUAD)];
+            let codes = [
+                F::code::<Avx2Kernel>(blocks[0], QUAD),
+                F::code::<Avx2Kernel>(blocks[1], QUAD),
+            ];
             for column in 0..C {
                 let x = quad(columns, column, QUAD);
                 for panel in 0..2 {
@@ -205,7 +208,7 @@ unsafe fn keep(value: &mut __m256i) {
     }
 }
 
-impl Simd for Avx2 {
+impl Simd for Avx2Kernel {
     const ROWS: usize = 8;
     const UNSIGNED_COLUMNS: usize = 4;
     const SIGNED_COLUMNS: usize = 4;

@@ -28,7 +28,7 @@ use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512;
+pub(super) struct Avx512Kernel;
 
 /// Wraps expressions made of intrinsics.
 macro_rules! simd {
@@ -79,7 +79,7 @@ unsafe fn keep(value: &mut __m512i) {
     }
 }
 
-impl Simd for Avx512 {
+impl Simd for Avx512Kernel {
     const ROWS: usize = 16;
     const UNSIGNED_COLUMNS: usize = 8;
     const SIGNED_COLUMNS: usize = 8;

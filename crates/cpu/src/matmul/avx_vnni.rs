@@ -3,13 +3,13 @@
 //! `vpdpbusd` multiplies 32 bytes and sums quads into 32 bits, exactly: one operation where AVX2
 //! needs two to four. On Zen 5 products of Q4_0 are 1.16 to 1.27 times as fast as AVX2's from four
 //! columns on, of Q8_0 1.6 to 2.0 times, some 185 G products/s of a core. Everything else is
-//! [`Avx2`]'s. Signed codes are made unsigned by flipping their top bit, which adds 128 per
+//! [`Avx2Kernel`]'s. Signed codes are made unsigned by flipping their top bit, which adds 128 per
 //! activation; the start value of the sum subtracts it again.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::avx2::Avx2;
+use super::avx2::Avx2Kernel;
 use super::kernel;
 use super::simd::{Element, Format, Kind, Simd, each_quad};
 use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
@@ -27,13 +27,13 @@ macro_rules! simd {
     }};
 }
 
-/// Defines methods by the methods of [`Avx2`].
+/// Defines methods by the methods of [`Avx2Kernel`].
 macro_rules! as_avx2 {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {
         $(
             #[inline(always)]
             unsafe fn $name($($argument: $kind),*) $(-> $result)? {
-                simd!(Avx2::$name($($argument),*))
+                simd!(Avx2Kernel::$name($($argument),*))
             }
         )*
     };
@@ -103,23 +103,23 @@ unsafe fn start<F: Format>(columns: Columns, column: usize) -> __m256i {
 }
 
 impl Simd for AvxVnni {
-    const ROWS: usize = Avx2::ROWS;
-    const UNSIGNED_COLUMNS: usize = Avx2::UNSIGNED_COLUMNS;
-    const SIGNED_COLUMNS: usize = Avx2::SIGNED_COLUMNS;
-    const PAIR_COLUMNS: usize = Avx2::PAIR_COLUMNS;
-    const FLOAT_COLUMNS: usize = Avx2::FLOAT_COLUMNS;
+    const ROWS: usize = Avx2Kernel::ROWS;
+    const UNSIGNED_COLUMNS: usize = Avx2Kernel::UNSIGNED_COLUMNS;
+    const SIGNED_COLUMNS: usize = Avx2Kernel::SIGNED_COLUMNS;
+    const PAIR_COLUMNS: usize = Avx2Kernel::PAIR_COLUMNS;
+    const FLOAT_COLUMNS: usize = Avx2Kernel::FLOAT_COLUMNS;
 
     type Bytes = __m256i;
     type Floats = __m256;
 
     #[inline(always)]
     fn pairs() -> bool {
-        Avx2::pairs()
+        Avx2Kernel::pairs()
     }
 
     #[inline(always)]
     fn pairs_in_place(kind: Kind) -> Range<usize> {
-        Avx2::pairs_in_place(kind)
+        Avx2Kernel::pairs_in_place(kind)
     }
 
     as_avx2! {
@@ -291,6 +291,6 @@ impl Simd for AvxVnni {
     }
 
     unsafe fn float_tile<E: Element, const C: usize, const PAIR: bool>(tile: &FloatTile) {
-        simd!(Avx2::float_tile::<E, C, PAIR>(tile))
+        simd!(Avx2Kernel::float_tile::<E, C, PAIR>(tile))
     }
 }

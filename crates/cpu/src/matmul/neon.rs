@@ -15,7 +15,7 @@ use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// 64-bit ARM with NEON, with `sdot` or without.
 #[derive(Clone, Copy)]
-pub(super) struct Neon<const SDOT: bool>;
+pub(super) struct NeonKernel<const SDOT: bool>;
 
 /// Eight quads, or eight sums.
 type Bytes = [uint8x16_t; 2];
@@ -125,7 +125,7 @@ unsafe fn add_scaled(sum: &mut Floats, scale: Floats, factor: f32, dots: [int32x
     })
 }
 
-impl<const SDOT: bool> Simd for Neon<SDOT> {
+impl<const SDOT: bool> Simd for NeonKernel<SDOT> {
     const ROWS: usize = 8;
     const UNSIGNED_COLUMNS: usize = 4;
     const SIGNED_COLUMNS: usize = 4;

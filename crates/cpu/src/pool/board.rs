@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::turn::TimeSlice;
+use super::time_slice::TimeSlice;
 
 /// Bits of the state that hold the next unit; the others hold the serial number of the phase.
 const UNIT_BITS: u32 = 24;
@@ -134,7 +134,7 @@ impl Board {
 pub struct Units<'a> {
     board: &'a Board,
     claim: Claim,
-    turn: &'a TimeSlice,
+    slice: &'a TimeSlice,
     /// The number of units handed out here.
     handed: usize,
     /// Whether no unit is left. The board must not be asked again then: its bits have room for one
@@ -144,8 +144,8 @@ pub struct Units<'a> {
 
 impl<'a> Units<'a> {
     /// Begins with a unit that the thread has taken.
-    pub(super) fn new(board: &'a Board, claim: Claim, turn: &'a TimeSlice) -> Self {
-        Units { board, claim, turn, handed: 0, is_empty: false }
+    pub(super) fn new(board: &'a Board, claim: Claim, slice: &'a TimeSlice) -> Self {
+        Units { board, claim, slice, handed: 0, is_empty: false }
     }
 
     /// The number of units handed out.
@@ -165,7 +165,7 @@ impl Iterator for Units<'_> {
     fn next(&mut self) -> Option<usize> {
         let unit = if self.handed == 0 {
             self.claim.unit
-        } else if self.is_empty || self.claim.is_only_unit() || self.turn.is_over() {
+        } else if self.is_empty || self.claim.is_only_unit() || self.slice.is_over() {
             return None;
         } else {
             // The thread holds units, so the phase cannot change meanwhile.

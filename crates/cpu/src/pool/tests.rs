@@ -66,17 +66,17 @@ fn phases_follow_one_another_and_each_unit_is_done_once() {
 /// come back phases and dispatches later.
 #[test]
 fn threads_that_are_stopped_anywhere_change_nothing() {
-    for length in [turn::LENGTH, Duration::ZERO] {
-        let pool = Pool::with_turns(48, length).unwrap();
+    for length in [time_slice::LENGTH, Duration::ZERO] {
+        let pool = Pool::with_slices(48, length).unwrap();
         check_order(&pool, &[3, 1, 50, 2, 0, 2, 9, 1, 1, 17, 64, 2], 300);
     }
 }
 
 /// Threads that leave a phase after every unit to offer their core still do all of it.
 #[test]
-fn turns_that_end_at_once_lose_no_unit() {
+fn slices_that_end_at_once_lose_no_unit() {
     for threads in 2..=4 {
-        let pool = Pool::with_turns(threads, Duration::ZERO).unwrap();
+        let pool = Pool::with_slices(threads, Duration::ZERO).unwrap();
         check_order(&pool, &[1, 7, 0, 2, 1, 30, 5, 1], 200);
     }
 }
@@ -84,7 +84,7 @@ fn turns_that_end_at_once_lose_no_unit() {
 /// A pool whose workers never come, as if the system gave them no core.
 fn without_workers(threads: usize) -> Pool {
     let mut pool = Pool::new(1).unwrap();
-    Arc::get_mut(&mut pool.shared).unwrap().seats = Seats::new(threads);
+    Arc::get_mut(&mut pool.shared).unwrap().sleepers = Seats::new(threads);
     pool
 }
 
@@ -114,7 +114,7 @@ fn a_worker_that_came_for_one_phase_is_not_waited_for_in_the_next() {
                 }
                 thread::sleep(PAUSE);
             };
-            // Its turn is over: it does not go on to the next phase, whichever thread ends this
+            // Its slice is over: it does not go on to the next phase, whichever thread ends this
             // one.
             shared.take_part(claim, 1, &TimeSlice::new(Duration::ZERO));
         });
@@ -320,8 +320,8 @@ fn the_board_hands_out_and_counts() {
     board.publish(4, 3, 1);
     assert!(board.is_open());
     assert_eq!(board.claim(), phase(4, 3, 1));
-    let turn = TimeSlice::new(Duration::MAX);
-    let mut units = Units::new(&board, phase(4, 3, 0).unwrap(), &turn);
+    let slice = TimeSlice::new(Duration::MAX);
+    let mut units = Units::new(&board, phase(4, 3, 0).unwrap(), &slice);
     assert_eq!((units.next(), units.next(), units.next()), (Some(0), Some(2), None));
     assert_eq!((units.handed(), board.is_open(), board.claim()), (2, false, None));
     // Further requests do not open the phase again, even as often as its bits can count.
@@ -340,12 +340,12 @@ fn the_board_hands_out_and_counts() {
 }
 
 #[test]
-fn a_thread_whose_turn_is_over_takes_no_second_unit() {
+fn a_thread_whose_slice_is_over_takes_no_second_unit() {
     let board = Board::default();
     board.publish(0, 3, 1);
     let claim = Claim { phase: 0, units: 3, unit: 0 };
-    let turn = TimeSlice::new(Duration::ZERO);
-    let mut units = Units::new(&board, claim, &turn);
+    let slice = TimeSlice::new(Duration::ZERO);
+    let mut units = Units::new(&board, claim, &slice);
     assert_eq!((units.next(), units.next()), (Some(0), None));
     assert_eq!(board.claim().map(|claim| claim.unit), Some(1));
 }

@@ -168,7 +168,7 @@ fn works_on_heads(op: &Op) -> bool {
         Op::PrepareQkv { .. }
             | Op::HeadNorm { .. }
             | Op::Rotate { .. }
-            | Op::RotatePlaces { .. }
+            | Op::RotateByPosition { .. }
             | Op::StoreKv { .. }
     )
 }
@@ -360,7 +360,9 @@ impl Frame<'_> {
             Op::Bias { buffer, weight } => {
                 kernels.add(self.write(*buffer, row), self.fixed.vector(*weight));
             }
-            Op::Places { table, side, output } => self.places(*table, *side, *output, row),
+            Op::PositionEmbedding { table, side, output } => {
+                self.places(*table, *side, *output, row)
+            }
             Op::Clamp { input, low, high, output } => {
                 let values = self.write(*output, row).iter_mut().zip(self.read(*input, row));
                 // An overflow does not become a limit.
@@ -439,7 +441,7 @@ impl Frame<'_> {
                     rotate(head, cosines, sines);
                 }
             }
-            Op::RotatePlaces { buffer, heads, .. } => {
+            Op::RotateByPosition { buffer, heads, .. } => {
                 let (cosines, sines) = self.row_angles(index, row);
                 let dim = self.columns(*buffer) / heads;
                 let angles = cosines.chunks_exact(dim / 4).zip(sines.chunks_exact(dim / 4));

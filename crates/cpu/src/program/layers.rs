@@ -280,7 +280,7 @@ pub(super) fn rotary_tables(plan: &Plan, rows: usize) -> (Vec<RotaryTable>, Vec<
             Op::Rotate { buffer, heads, rope } => {
                 (plan.buffer(*buffer).columns / heads, Rotation::Positions(*rope))
             }
-            Op::RotatePlaces { buffer, heads, theta, side } => {
+            Op::RotateByPosition { buffer, heads, theta, side } => {
                 let (theta, side) = (*theta, *side);
                 (plan.buffer(*buffer).columns / heads, Rotation::Places { theta, side })
             }

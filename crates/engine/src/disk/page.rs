@@ -128,7 +128,7 @@ impl Origin {
         is_bulk: bool,
         scope: Scope,
         tokens: &[u32],
-        album: &PictureSpans,
+        spans: &PictureSpans,
     ) -> impl Iterator<Item = PageKey> {
         let start: Hash = Sha256::new()
             .chain_update(self.hash)
@@ -139,7 +139,7 @@ impl Origin {
         let link = move |before: &mut Hash, (index, tokens): (usize, &[u32; BLOCK])| {
             let mut hash = Sha256::new_with_prefix(*before);
             tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
-            for picture in album.within(index * BLOCK..(index + 1) * BLOCK) {
+            for picture in spans.within(index * BLOCK..(index + 1) * BLOCK) {
                 hash.update((picture.at as u64).to_le_bytes());
                 hash.update((picture.end as u64).to_le_bytes());
                 hash.update(picture.name);

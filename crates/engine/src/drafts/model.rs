@@ -61,7 +61,7 @@ struct Party {
     ask: usize,
     seat: usize,
     /// The random numbers that the sequence will use.
-    stream: SamplerState,
+    sampler: SamplerState,
 }
 
 /// A sequence whose text is read on.
@@ -124,7 +124,7 @@ impl ModelDrafter {
             if fits && self.reserve(seat, ask.tokens.len() + ask.most) {
                 free -= missing;
                 *readable -= unread;
-                self.parties.push(Party { ask: index, seat, stream: ask.stream.clone() });
+                self.parties.push(Party { ask: index, seat, sampler: ask.sampler.clone() });
             } else if unread > 0 {
                 self.readers.push(Reader { ask: index, seat, count: 0 });
             }
@@ -310,7 +310,7 @@ impl ModelDrafter {
         let Self { workspace, parties, found, .. } = self;
         found.clear();
         for (row, party) in parties.iter_mut().enumerate() {
-            found.push(party.stream.guess(&mut logits, row, workspace)?);
+            found.push(party.sampler.guess(&mut logits, row, workspace)?);
         }
         self.book_rows(asks, guesses, is_first);
         for index in 0..self.parties.len() {
@@ -325,7 +325,7 @@ impl ModelDrafter {
     /// first; `None` if it makes none.
     fn more(&self, asks: &[Ask<'_>], depth: usize) -> Option<usize> {
         let Facts { series_max, options, .. } = self.program.facts();
-        let is_due = *series_max > 0 && self.parties.iter().all(|p| p.stream.guesses_largest());
+        let is_due = *series_max > 0 && self.parties.iter().all(|p| p.sampler.guesses_largest());
         let more = |party: &Party| {
             let ask = &asks[party.ask];
             let rows = if depth == 0 { ask.tokens.len() - self.kv.length(party.seat) } else { 1 };

@@ -29,7 +29,7 @@ struct Party {
     /// Index in what is asked.
     ask: usize,
     /// The random numbers that the sequence will use.
-    stream: SamplerState,
+    sampler: SamplerState,
     /// The hidden state for the next guess.
     state: Vec<f32>,
 }
@@ -86,7 +86,7 @@ impl ReadingDrafter {
         let mut logits = StepLogits::new(&mut *results, (first, self.columns[0]), finds_top);
         let mut found = Vec::with_capacity(self.parties.len());
         for (row, party) in self.parties.iter_mut().enumerate() {
-            found.push(party.stream.guess(&mut logits, row, &mut self.workspace)?);
+            found.push(party.sampler.guess(&mut logits, row, &mut self.workspace)?);
         }
         let states = results.output(first + 1)?.chunks_exact(self.columns[1]);
         for ((party, guess), state) in self.parties.iter_mut().zip(&found).zip(states) {
@@ -156,13 +156,13 @@ impl ReadingDrafter {
         self.parties.clear();
         for (index, ask) in asks.iter().enumerate().take(self.sequences) {
             if self.most(ask) > 0 {
-                let (stream, state) = (ask.stream.clone(), ask.state.to_vec());
-                self.parties.push(Party { ask: index, stream, state });
+                let (sampler, state) = (ask.sampler.clone(), ask.state.to_vec());
+                self.parties.push(Party { ask: index, sampler, state });
             }
         }
         let deepest = self.parties.iter().map(|party| asks[party.ask].most).max().unwrap_or(0);
         let most = 1 + target.program.facts().series_for(Goal::Draft);
-        if most > 1 && deepest > 0 && self.parties.iter().all(|p| p.stream.guesses_largest()) {
+        if most > 1 && deepest > 0 && self.parties.iter().all(|p| p.sampler.guesses_largest()) {
             return self.guess_series(target, asks, guesses, deepest.min(most));
         }
         for depth in 0..deepest {

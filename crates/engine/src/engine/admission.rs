@@ -186,7 +186,7 @@ impl Engine {
     /// Returns the number of positions that a request could reuse. `common` returns how many are
     /// the same in a slot.
     pub(super) fn reusable(&self, sequence: &Sequence, common: impl Fn(usize) -> usize) -> usize {
-        let cut = |position: usize| sequence.album.cut(position);
+        let cut = |position: usize| sequence.spans.cut(position);
         self.kv.reusable_cut(sequence.tokens.len(), common, cut)
     }
 
@@ -228,7 +228,7 @@ impl Engine {
         }
         let places = &self.places;
         let common = |slot: usize| places[slot].common(&sequence);
-        let cut = |position: usize| sequence.album.cut(position);
+        let cut = |position: usize| sequence.spans.cut(position);
         let Some(lease) = self.kv.lease_cut(sequence.tokens.len(), common, cut) else {
             // There are at least as many slots as sequences that may run.
             debug_assert!(false, "no slot is free, though not all sequences run");
@@ -270,13 +270,13 @@ impl Engine {
     fn has_kept(&self, lease: Lease) -> bool {
         let place = &self.places[lease.slot];
         let (tokens, scope) = (&place.tokens()[..lease.reused], place.scope());
-        let album = place.album().before(lease.reused);
+        let spans = place.spans().before(lease.reused);
         (0..self.places.len()).any(|slot| {
             !self.kv.is_running(slot)
                 && self.kv.length(slot) == lease.reused
                 && self.places[slot].scope() == scope
                 && self.places[slot].tokens().starts_with(tokens)
-                && self.places[slot].album().before(lease.reused) == album
+                && self.places[slot].spans().before(lease.reused) == spans
         })
     }
 
@@ -373,7 +373,7 @@ impl Engine {
         let SlotState::Running(rank, _) = self.places[slot] else { return };
         let mut sequence = self.end(slot, true);
         sequence.statistics.preemptions += 1;
-        sequence.turn = StoreRead::Open;
+        sequence.store_read = StoreRead::Open;
         sequence.wanted_from = None;
         self.status.preemptions += 1;
         tracing::debug!(sequence = %sequence.id, "its memory goes to others; it is queued again");
@@ -460,7 +460,7 @@ impl Engine {
                 self.ended.push(sequence.finished(Finish::Cancelled));
             } else if sequence.is_silent() && sequence.try_again() {
                 // Memory is empty now, but the store may have its beginning.
-                sequence.turn = StoreRead::Open;
+                sequence.store_read = StoreRead::Open;
                 sequence.wanted_from = None;
                 self.queue.put_back(rank, sequence.prompt, sequence);
             } else {

@@ -12,7 +12,7 @@ use crate::scheduler::Cuts;
 
 /// What an engine knows about the pictures, and the constraints, that it waits for.
 pub(super) struct PictureWait {
-    pub(super) bell: Arc<WakeSignal>,
+    pub(super) wake: Arc<WakeSignal>,
     /// Rings it.
     pub(super) waker: Waker,
     /// Columns of the rows of pictures.
@@ -30,22 +30,22 @@ pub(super) enum PictureState {
 
 impl PictureWait {
     pub(super) fn new(columns: usize) -> Self {
-        let bell = Arc::new(WakeSignal::default());
-        let own = Arc::clone(&bell);
-        Self { bell, waker: Arc::new(move || own.ring()), columns, is_stalled: false }
+        let wake = Arc::new(WakeSignal::default());
+        let own = Arc::clone(&wake);
+        Self { wake, waker: Arc::new(move || own.ring()), columns, is_stalled: false }
     }
 
     /// Begins a step, which sees all that was made before.
     pub(super) fn begin(&mut self) {
-        self.bell.rest();
+        self.wake.rest();
         self.is_stalled = false;
     }
 }
 
 /// Returns the state of a picture that is wanted.
 pub(super) fn state_of(picture: &PromptPicture, columns: usize) -> PictureState {
-    let soft_tokens = picture.sight.soft_tokens();
-    match picture.sight.rows() {
+    let soft_tokens = picture.handle.soft_tokens();
+    match picture.handle.rows() {
         None => PictureState::Waits,
         Some(Ok(rows)) if rows.len() == soft_tokens * columns => PictureState::Ready,
         Some(Ok(rows)) => {
@@ -73,14 +73,14 @@ impl Borders<'_> {
 
     /// Returns the sequence of a slot and its length in the cache, if it has pictures.
     fn with_pictures(&self, slot: usize) -> Option<(&Sequence, usize)> {
-        let sequence = self.places[slot].running().filter(|own| !own.album.is_empty())?;
+        let sequence = self.places[slot].running().filter(|own| !own.spans.is_empty())?;
         Some((sequence, self.kv.length(slot)))
     }
 
     /// Returns the sequence of a slot and the unit that its next row is in, if there is one.
     pub(super) fn next_unit(&self, slot: usize) -> Option<(&Sequence, Range<usize>)> {
         let (sequence, done) = self.with_pictures(slot)?;
-        let unit = sequence.album.units(done..done + 1).next()?;
+        let unit = sequence.spans.units(done..done + 1).next()?;
         Some((sequence, unit))
     }
 }
@@ -92,8 +92,8 @@ impl Cuts for Borders<'_> {
 
     fn most(&self, slot: usize, rows: usize) -> usize {
         let Some((sequence, done)) = self.with_pictures(slot) else { return rows };
-        let end = sequence.album.cut(done + rows);
-        let mut units = sequence.album.units(done..end);
+        let end = sequence.spans.cut(done + rows);
+        let mut units = sequence.spans.units(done..end);
         let waiting = units.find(|unit| !self.is_ready(sequence, unit.clone()));
         waiting.map_or(end, |unit| unit.start) - done
     }

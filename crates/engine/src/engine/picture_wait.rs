@@ -28,13 +28,13 @@ impl Engine {
     /// waits for, or a constraint is ready. It must not call a [`Tower`](crate::Tower). Steps then
     /// do not wait: the caller waits as long as [`Engine::is_stalled`] says so.
     pub fn set_waker(&mut self, waker: impl Fn() + Send + Sync + 'static) {
-        self.picture_wait.bell.set_outer(Box::new(waker));
+        self.picture_wait.wake.set_outer(Box::new(waker));
     }
 
     /// Returns whether nothing can be done until rows of a picture are made, a constraint is ready,
     /// a request comes or goes, or a deadline passes.
     pub fn is_stalled(&self) -> bool {
-        self.picture_wait.is_stalled && !self.picture_wait.bell.is_rung()
+        self.picture_wait.is_stalled && !self.picture_wait.wake.is_rung()
     }
 
     /// Returns whether a waiting request has to wait for a picture with little to run before it.
@@ -43,7 +43,7 @@ impl Engine {
         let Some(from) = sequence.wanted_from.filter(|_| self.arrived(rank) == 0) else {
             return false;
         };
-        let unit = sequence.album.units(from..sequence.prompt).next();
+        let unit = sequence.spans.units(from..sequence.prompt).next();
         let next = unit.filter(|unit| unit.start - from < WORTH_STARTING);
         next.is_some_and(|unit| self.waits_within(sequence, unit))
     }
@@ -93,7 +93,7 @@ impl Engine {
     /// Asks for the pictures of a waiting request that could start, except for those that it can
     /// reuse. Returns whether it waits for one.
     pub(super) fn ask_for_pictures(&mut self, rank: Rank) -> bool {
-        let Some(sequence) = self.queue.get(rank).filter(|own| !own.album.is_empty()) else {
+        let Some(sequence) = self.queue.get(rank).filter(|own| !own.spans.is_empty()) else {
             return false;
         };
         let common = |slot: usize| self.places[slot].common(sequence);
@@ -159,9 +159,9 @@ impl Engine {
         let mut running = self.places.iter().filter_map(SlotState::running);
         self.picture_wait.is_stalled = waiting.any(waits_for_rows)
             || running.any(|sequence| sequence.is_held || waits_for_rows(sequence));
-        let is_alone = !self.picture_wait.bell.has_outer() && !self.waits_for_store();
+        let is_alone = !self.picture_wait.wake.has_outer() && !self.waits_for_store();
         if self.picture_wait.is_stalled && may_wait && is_alone {
-            self.picture_wait.bell.wait(PATIENCE);
+            self.picture_wait.wake.wait(PATIENCE);
         }
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Kept {
     /// them are in the cache.
     pub(super) tokens: Vec<u32>,
     /// The pictures among them.
-    pub(super) album: PictureSpans,
+    pub(super) spans: PictureSpans,
     /// How its positions were computed.
     pub(super) computed: Computed,
     /// The requests that may use it.
@@ -44,10 +44,10 @@ impl SlotState {
         }
     }
 
-    pub(super) fn album(&self) -> &PictureSpans {
+    pub(super) fn spans(&self) -> &PictureSpans {
         match self {
-            SlotState::Running(_, sequence) => &sequence.album,
-            SlotState::Kept(kept) => &kept.album,
+            SlotState::Running(_, sequence) => &sequence.spans,
+            SlotState::Kept(kept) => &kept.spans,
         }
     }
 
@@ -55,7 +55,7 @@ impl SlotState {
     pub(super) fn kept(&self, length: usize) -> SlotState {
         SlotState::Kept(Kept {
             tokens: self.tokens()[..length].to_vec(),
-            album: self.album().before(length),
+            spans: self.spans().before(length),
             computed: self.computed(),
             scope: self.scope(),
         })
@@ -84,7 +84,7 @@ impl SlotState {
             return 0;
         }
         let common = common_length(self.tokens(), &sequence.tokens[..most]);
-        let common = self.album().common(&sequence.album, common);
+        let common = self.spans().common(&sequence.spans, common);
         self.computed().serves(sequence.computed(), common)
     }
 

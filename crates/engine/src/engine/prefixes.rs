@@ -135,8 +135,8 @@ impl Prefixes {
     ) -> Option<Prefix> {
         // Without global layers, the local pages of every block are looked up.
         let is_there = |key: &PageKey| !self.has_global || self.store.has(&key.name());
-        let Sequence { scope, album, .. } = sequence;
-        let pages = self.origin.pages_with(precision.is_bulk(), *scope, tokens, album);
+        let Sequence { scope, spans, .. } = sequence;
+        let pages = self.origin.pages_with(precision.is_bulk(), *scope, tokens, spans);
         let keys: Vec<PageKey> = pages.take_while(is_there).collect();
         let most = keys.len();
         // For each number of blocks, how many of the last ones have their local pages without a
@@ -150,7 +150,7 @@ impl Prefixes {
             let length = blocks * BLOCK;
             let has_local =
                 self.window.is_none() || runs[blocks] >= blocks - self.first_local(length);
-            has_local && album.cut(length) == length
+            has_local && spans.cut(length) == length
         };
         let blocks = (1..=most).rev().find(can_go_on)?;
         let length = blocks * BLOCK;

@@ -49,13 +49,13 @@ pub(super) struct Sequence {
     /// The tokens that it had written when it got its place.
     pub(super) written_before: usize,
     /// Its state with respect to the store of prefixes, while it waits.
-    pub(super) turn: StoreRead,
+    pub(super) store_read: StoreRead,
     /// The position at which to keep a fork for others; 0 for none.
     pub(super) branch: usize,
     /// The pictures of its prompt, in order.
     pictures: Arc<[PromptPicture]>,
     /// The positions of the pictures.
-    pub(super) album: PictureSpans,
+    pub(super) spans: PictureSpans,
     /// The position from which on its pictures are wanted, as what is before is in the cache;
     /// `None` until that is known.
     pub(super) wanted_from: Option<usize>,
@@ -73,7 +73,7 @@ pub(super) struct Sequence {
     pub(super) is_held: bool,
     /// Whether the last row of its step is to be run again, as its constraint was not ready.
     pub(super) is_late: bool,
-    stream: SamplerState,
+    sampler: SamplerState,
     occurrences: Occurrences,
     /// Whether the largest logits were not enough for a token.
     needed_all: bool,
@@ -119,9 +119,9 @@ impl Sequence {
             deadline: request.deadline,
             statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
             written_before: 0,
-            turn: StoreRead::Open,
+            store_read: StoreRead::Open,
             branch: 0,
-            album: PictureSpans::new(request.pictures.iter().map(PromptPicture::shown)),
+            spans: PictureSpans::new(request.pictures.iter().map(PromptPicture::shown)),
             pictures: request.pictures,
             wanted_from: None,
             job: request.job,
@@ -135,7 +135,7 @@ impl Sequence {
             constraint: request.constraint,
             is_held: false,
             is_late: false,
-            stream: SamplerState::new(request.sampling),
+            sampler: SamplerState::new(request.sampling),
             occurrences: Occurrences::default(),
             needed_all: false,
             submitted: Instant::now(),
@@ -190,7 +190,7 @@ impl Sequence {
         !self.needed_all
             && self.logprobs.is_none()
             && self.constraint.is_none()
-            && self.stream.may_take_top()
+            && self.sampler.may_take_top()
     }
 
     /// Returns what the logits of the row of a position are for.
@@ -261,7 +261,7 @@ impl Sequence {
                 is_known
             });
         }
-        self.stream.follow(&mut self.occurrences, &self.tokens, known, self.prompt);
+        self.sampler.follow(&mut self.occurrences, &self.tokens, known, self.prompt);
         self.tokens.truncate(known);
     }
 
@@ -275,8 +275,8 @@ impl Sequence {
         draw: &mut Draw,
     ) -> Result<bool, Finish> {
         let known = self.prompt + self.statistics.generated_tokens;
-        self.stream.follow(&mut self.occurrences, &self.tokens, known + ahead, self.prompt);
-        self.stream.write(ahead, &self.occurrences, draw);
+        self.sampler.follow(&mut self.occurrences, &self.tokens, known + ahead, self.prompt);
+        self.sampler.write(ahead, &self.occurrences, draw);
         draw.tells = self.logprobs.is_some();
         self.restrict(ahead, vocabulary, &mut draw.allowed)
     }
@@ -295,7 +295,7 @@ impl Sequence {
         }
         let wanted = if self.wants_prompt_logprobs() && done < self.prompt {
             // Of a picture only the last row is followed by a token that has a log-probability.
-            match self.album.units(done..end).next() {
+            match self.spans.units(done..end).next() {
                 Some(unit) if unit.start == done => {
                     end = unit.end;
                     Wanted::Last
@@ -326,7 +326,7 @@ impl Sequence {
         self.wanted_from = Some(from);
         let wanted = self.pictures_in(from..self.prompt);
         let list = Arc::as_ptr(&self.pictures).addr();
-        wanted.iter().for_each(|picture| picture.sight.want(list, waker));
+        wanted.iter().for_each(|picture| picture.handle.want(list, waker));
     }
 
     /// Notes whether it waits for its constraint.
@@ -351,7 +351,7 @@ impl Sequence {
     fn await_constraint(&mut self, rows: Range<usize>, until: Instant) {
         let last = self.tokens.len() - 1;
         // The last row of a picture cannot be run again by itself.
-        let is_of_picture = self.album.units(rows.clone()).any(|unit| unit.contains(&last));
+        let is_of_picture = self.spans.units(rows.clone()).any(|unit| unit.contains(&last));
         let may_be_late = rows.contains(&last) && !is_of_picture && !self.only_fills();
         let constraint = self.constraint.as_mut().filter(|_| may_be_late);
         self.is_late = constraint.is_some_and(|constraint| !constraint.is_ready(Some(until)));
@@ -502,7 +502,7 @@ impl Sequence {
             Ok(drawn) => drawn,
             Err(finish) => return Ok(Some(finish)),
         };
-        self.stream.advance();
+        self.sampler.advance();
         let logprobs = match self.logprobs {
             Some(count) => {
                 let top = logits.first_in_rank(row, count)?;
@@ -526,7 +526,7 @@ impl Sequence {
         }
         let top = if self.may_take_top() { logits.top(draw.row)? } else { None };
         if let Some(top) = top {
-            let chosen = self.stream.sample_top(top, vocabulary, draw, workspace);
+            let chosen = self.sampler.sample_top(top, vocabulary, draw, workspace);
             if let Some(chosen) = chosen.transpose() {
                 let drawn = chosen.map(|token| Drawn { token, told: None });
                 return Ok(drawn.map_err(|error| self.broken(error)));
@@ -588,8 +588,8 @@ impl Sequence {
 
     /// Asks for at most `most` guesses.
     pub(super) fn ask(&self, slot: usize, most: usize) -> Ask<'_> {
-        let Self { id, scope, ref tokens, ref stop_ids, ref state, ref stream, .. } = *self;
-        Ask { id, slot, scope, tokens, stop_ids, most, state, stream }
+        let Self { id, scope, ref tokens, ref stop_ids, ref state, ref sampler, .. } = *self;
+        Ask { id, slot, scope, tokens, stop_ids, most, state, sampler }
     }
 
     /// Takes the hidden state that the last token was chosen by: a row of `states`, which have

@@ -80,7 +80,7 @@ impl Engine {
             return Ok(());
         };
         // No sequence could go on inside a picture.
-        let length = kept.album.cut_to_blocks(lost.length);
+        let length = kept.spans.cut_to_blocks(lost.length);
         let first_held = lost.rings_from.div_ceil(BLOCK);
         // If the rings have lost too much, no sequence could go on from its end.
         if length < WORTH_KEEPING || first_held > prefixes.first_local(length) {
@@ -89,7 +89,7 @@ impl Engine {
         let is_bulk = kept.computed.of_prompt().is_bulk();
         let tokens = &kept.tokens[..length];
         let keys: Vec<PageKey> =
-            prefixes.origin.pages_with(is_bulk, kept.scope, tokens, &kept.album).collect();
+            prefixes.origin.pages_with(is_bulk, kept.scope, tokens, &kept.spans).collect();
         // All that the rings still hold is written, not only the window, so that prompts that
         // branch off a little before the end can go on there, as in memory.
         let all = prefixes.pages_of(&keys, first_held);
@@ -130,7 +130,7 @@ impl Engine {
                     (answer, waiting) => {
                         let is_wanted = waiting.is_some();
                         if let Some(sequence) = waiting {
-                            sequence.turn = StoreRead::Over;
+                            sequence.store_read = StoreRead::Over;
                         }
                         match answer {
                             None => Reading::Abandoned,
@@ -153,7 +153,7 @@ impl Engine {
     /// Returns whether a request waits for the store at the moment.
     pub(super) fn waits_for_pages(&self, sequence: &Sequence, now: Duration) -> bool {
         let Some(prefixes) = &self.prefixes else { return false };
-        match sequence.turn {
+        match sequence.store_read {
             StoreRead::Reading => true,
             StoreRead::Queued(until) => prefixes.is_busy() && now < until,
             StoreRead::Open | StoreRead::Over => false,
@@ -166,7 +166,7 @@ impl Engine {
         let (Some(prefixes), Some(sequence)) = (&mut self.prefixes, self.queue.get(rank)) else {
             return false;
         };
-        if sequence.turn == StoreRead::Over {
+        if sequence.store_read == StoreRead::Over {
             return false;
         }
         let turn = if sequence.most_reused() < sequence.tokens.len() {
@@ -175,20 +175,20 @@ impl Engine {
         } else {
             let places = &self.places;
             let common = |slot: usize| places[slot].common(sequence);
-            let cut = |position: usize| sequence.album.cut(position);
+            let cut = |position: usize| sequence.spans.cut(position);
             let in_memory = self.kv.reusable_cut(sequence.tokens.len(), common, cut);
             let found = prefixes.find(sequence, in_memory + WORTH_KEEPING);
             let mut patience =
                 |prefix: &Prefix| prefixes.patience(prefix, prefix.length - in_memory);
             match found.and_then(|prefix| Some((patience(&prefix)?, prefix))) {
                 None => StoreRead::Over,
-                Some((patience, _)) if prefixes.is_busy() => match sequence.turn {
+                Some((patience, _)) if prefixes.is_busy() => match sequence.store_read {
                     StoreRead::Queued(_) => StoreRead::Over,
                     _ => StoreRead::Queued(now + patience),
                 },
                 Some((most, prefix)) => {
                     // The time that it waited for its turn counts.
-                    let patience = match sequence.turn {
+                    let patience = match sequence.store_read {
                         StoreRead::Queued(until) => most.min(until.saturating_sub(now)),
                         _ => most,
                     };
@@ -199,7 +199,7 @@ impl Engine {
             }
         };
         if let Some(sequence) = self.queue.get_mut(rank) {
-            sequence.turn = turn;
+            sequence.store_read = turn;
         }
         turn != StoreRead::Over
     }
@@ -224,9 +224,9 @@ impl Engine {
         self.spill_lost()?;
         let computed = prefix.computed();
         let tokens = sequence.tokens[..prefix.length].to_vec();
-        let album = sequence.album.before(prefix.length);
+        let spans = sequence.spans.before(prefix.length);
         self.places[slot] =
-            SlotState::Kept(Kept { tokens, album, computed, scope: sequence.scope });
+            SlotState::Kept(Kept { tokens, spans, computed, scope: sequence.scope });
         let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
         let access = self.program.pages();
         let written = access.map(|access| access.write(&places_of(&prefix.pages, view), &bytes));
@@ -253,10 +253,10 @@ impl Engine {
             _ => None,
         };
         for (rank, sequence) in self.queue.iter() {
-            if (sequence.turn == StoreRead::Reading) != (asked == Some(rank)) {
+            if (sequence.store_read == StoreRead::Reading) != (asked == Some(rank)) {
                 return Err(format!(
                     "{} is at {:?} with the store, which reads for {asked:?}",
-                    sequence.id, sequence.turn
+                    sequence.id, sequence.store_read
                 ));
             }
         }

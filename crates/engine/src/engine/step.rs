@@ -207,11 +207,11 @@ impl Engine {
             self.rows.push(index as u32, [known, guesses], first, pick.outputs, is_bulk);
             let Some(sequence) = place.running() else { continue };
             let range = first..first + pick.rows;
-            for unit in sequence.album.units(range.clone()) {
+            for unit in sequence.spans.units(range.clone()) {
                 self.rows.see_ahead(row + unit.start - first..row + unit.end - first);
             }
             for picture in sequence.pictures_in(range) {
-                let rows = picture.sight.rows().and_then(|made| made.as_ref().ok());
+                let rows = picture.handle.rows().and_then(|made| made.as_ref().ok());
                 self.rows.push_soft(rows.expect("rows of an image that was picked are made"));
             }
         }
@@ -244,7 +244,7 @@ impl Engine {
             if pick.prefill {
                 let range = landed.context..landed.context + pick.rows;
                 let pictures = sequence.pictures_in(range);
-                let seconds: f64 = pictures.iter().map(|own| own.sight.seconds()).sum();
+                let seconds: f64 = pictures.iter().map(|own| own.handle.seconds()).sum();
                 let count = pictures.len();
                 sequence.statistics.pictures += count;
                 sequence.statistics.tower_seconds += seconds;

@@ -44,8 +44,8 @@ pub trait RunsTower: Send {
     }
 
     /// Sets the flag that stops the next run on the way, before each run
-    /// ([`Program::heed`](trine_backend::Program::heed)).
-    fn heed(&mut self, _stop: Arc<AtomicBool>) {}
+    /// ([`Program::stop_on`](trine_backend::Program::stop_on)).
+    fn stop_on(&mut self, _stop: Arc<AtomicBool>) {}
 }
 
 impl RunsTower for TowerProgram {
@@ -57,8 +57,8 @@ impl RunsTower for TowerProgram {
         TowerProgram::overflow(self)
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        TowerProgram::heed(self, stop);
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        TowerProgram::stop_on(self, stop);
     }
 }
 

@@ -10,9 +10,9 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 use trine_backend::BackendError;
 
-use super::desk::{Name, Patches, TowerCounts, TowerQueue, TowerRows};
+use super::handle::PictureHandle;
 use super::input::{PictureError, RunsTower, TowerInput};
-use super::sight::PictureHandle;
+use super::queue::{Name, Patches, TowerCounts, TowerQueue, TowerRows};
 
 /// A handle to a vision tower on a thread of its own, which makes rows of one picture after the
 /// other. Requests take turns: each has a picture made, in the order in which it wants its
@@ -27,7 +27,7 @@ pub struct Tower {
 }
 
 struct Handle {
-    desk: Arc<TowerQueue>,
+    queue: Arc<TowerQueue>,
     identity: Name,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -44,46 +44,46 @@ impl Tower {
         identity: [u8; 32],
         budget: usize,
     ) -> std::io::Result<Tower> {
-        let desk = Arc::new(TowerQueue::new(budget));
-        let own = Arc::clone(&desk);
+        let queue = Arc::new(TowerQueue::new(budget));
+        let own = Arc::clone(&queue);
         let body = move || work(&own, &mut program);
         let thread = std::thread::Builder::new().name("tower".to_owned()).spawn(body)?;
         let thread = Mutex::new(Some(thread));
-        Ok(Tower { handle: Arc::new(Handle { desk, identity, thread }) })
+        Ok(Tower { handle: Arc::new(Handle { queue, identity, thread }) })
     }
 
     /// Names a picture. Nothing is computed before an engine wants its rows.
-    pub fn sight(&self, input: TowerInput) -> PictureHandle {
+    pub fn handle(&self, input: TowerInput) -> PictureHandle {
         self.picture(Patches { input, _room: None })
     }
 
     /// Does the same. `room` is dropped with the patches: when the rows are made, at once if they
-    /// are kept or another sight has the patches, or else with the last sight of the picture.
-    pub fn sight_in(&self, input: TowerInput, room: impl Send + 'static) -> PictureHandle {
+    /// are kept or another handle has the patches, or else with the last handle of the picture.
+    pub fn handle_in(&self, input: TowerInput, room: impl Send + 'static) -> PictureHandle {
         self.picture(Patches { input, _room: Some(Box::new(room)) })
     }
 
     fn picture(&self, patches: Patches) -> PictureHandle {
         let input = &patches.input;
-        let Handle { desk, identity, .. } = &*self.handle;
+        let Handle { queue, identity, .. } = &*self.handle;
         let mut name = Sha256::new_with_prefix("trine sight\n");
         name.update(identity);
         name.update(input.digest);
         for count in [input.grid.0, input.grid.1, input.soft_tokens] {
             name.update((count as u64).to_le_bytes());
         }
-        PictureHandle::new(desk.picture(name.finalize().into(), patches), Arc::clone(desk))
+        PictureHandle::new(queue.picture(name.finalize().into(), patches), Arc::clone(queue))
     }
 
     /// Returns what the tower has done.
     pub fn counts(&self) -> TowerCounts {
-        self.handle.desk.counts()
+        self.handle.queue.counts()
     }
 
     /// Ends the tower and waits for its thread, which frees the device. Pictures that wait get no
     /// rows.
     pub fn stop(&self) {
-        self.handle.desk.close();
+        self.handle.queue.close();
         let thread = self.handle.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the tower's thread had ended with a panic");
@@ -99,22 +99,22 @@ impl fmt::Debug for Tower {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.desk.close();
+        self.queue.close();
     }
 }
 
 /// Makes rows until the tower is closed.
-fn work(desk: &TowerQueue, program: &mut dyn RunsTower) {
-    while let Some(turn) = desk.next() {
+fn work(queue: &TowerQueue, program: &mut dyn RunsTower) {
+    while let Some(turn) = queue.next() {
         let begin = Instant::now();
-        program.heed(Arc::clone(&turn.stop));
+        program.stop_on(Arc::clone(&turn.stop));
         let made = rows(program, &turn.patches.input);
         let seconds = begin.elapsed().as_secs_f64();
         if let Err(error) = &made {
             // The engine warns of each sequence that ends because of it.
             tracing::debug!(%error, "an image has no rows");
         }
-        desk.finish(turn, made, seconds);
+        queue.finish(turn, made, seconds);
     }
 }
 

@@ -498,7 +498,7 @@ impl Program for Fake {
         Some(self)
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
         if !self.is_deaf {
             self.stop = stop;
         }

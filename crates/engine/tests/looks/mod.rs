@@ -82,7 +82,7 @@ pub(crate) fn request(tower: &Tower, codes: &[u32], max_tokens: usize) -> Reques
         codes.iter().enumerate().filter_map(|(at, &code)| Some((at, soft(code)?)))
     {
         if index == 0 {
-            pictures.push(PromptPicture { at, sight: tower.sight(input(number)) });
+            pictures.push(PromptPicture { at, handle: tower.handle(input(number)) });
         }
     }
     Request {

@@ -1,6 +1,6 @@
 //! What the readers of all families' keys share.
 
-use trine_weights::gguf::{Array, Metadata, Value};
+use trine_weights::gguf::{Array, GgufMetadata, Value};
 
 use crate::config::{self, AttentionKind, LAYERS_MAX, Rope, every_nth_global};
 use crate::error::ModelError;
@@ -103,7 +103,7 @@ pub(super) fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
 
 /// Access to the keys of the architecture's group.
 pub(super) struct Keys<'a> {
-    pub(super) metadata: &'a Metadata,
+    pub(super) metadata: &'a GgufMetadata,
     pub(super) architecture: &'a str,
 }
 

@@ -1,6 +1,6 @@
 //! A tower's numbers from the metadata of an `mmproj` file.
 
-use trine_weights::gguf::Metadata;
+use trine_weights::gguf::GgufMetadata;
 
 use super::json::THETA;
 use super::preprocessor::BUDGET;
@@ -35,7 +35,7 @@ pub(crate) trait TowerTensors {
 }
 
 /// Returns whether the metadata is that of a file with a tower.
-pub(crate) fn is_in_gguf(metadata: &Metadata) -> bool {
+pub(crate) fn is_in_gguf(metadata: &GgufMetadata) -> bool {
     metadata.optional_str("general.architecture").ok().flatten() == Some(ARCHITECTURE)
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn is_in_gguf(metadata: &Metadata) -> bool {
 /// # Errors
 /// Returns a [`ModelError`] with the key that is wrong.
 pub(crate) fn from_gguf(
-    metadata: &Metadata,
+    metadata: &GgufMetadata,
     tensors: &dyn TowerTensors,
 ) -> Result<TowerConfig, ModelError> {
     if !is_in_gguf(metadata) || metadata.optional_bool("clip.has_vision_encoder")? == Some(false) {
@@ -148,7 +148,7 @@ fn layers(keys: Keys, hidden: usize) -> Result<TowerLayers, ModelError> {
 
 /// The keys of a tower, without `clip.vision.`.
 #[derive(Clone, Copy)]
-struct Keys<'a>(&'a Metadata);
+struct Keys<'a>(&'a GgufMetadata);
 
 impl Keys<'_> {
     fn optional(self, part: &str) -> Result<Option<usize>, ModelError> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trine_weights::gguf::{Metadata as GgufMetadata, Writer};
+use trine_weights::gguf::{GgufMetadata, Writer};
 use trine_weights::{Checkpoint, Metadata, Tensor};
 
 /// The path of a golden file or folder.

@@ -13,7 +13,7 @@ use super::proven::ProvenStream;
 use crate::contract::{Access, Contract};
 use crate::cores::CoreProgram;
 use crate::kernel::Family;
-use crate::packet::{self, State};
+use crate::packet::{self, CommandState};
 use crate::sys::{Errno, Sys};
 use crate::uapi;
 
@@ -153,8 +153,8 @@ impl<S: Sys> Context<S> {
     /// - [`DriverError::Request`] if buffers do not fit a program's contract, and
     ///   [`DriverError::OtherCores`] if a program is proven for other cores; then nothing is run.
     /// - [`DriverError::TimedOut`], [`DriverError::Failed`] for a command; except for
-    ///   [`State::Error`], all of whose batch the driver has counted, the NPU is in quarantine from
-    ///   then on.
+    ///   [`CommandState::Error`], all of whose batch the driver has counted, the NPU is in
+    ///   quarantine from then on.
     /// - [`DriverError::NotCounted`], [`DriverError::Unwritten`], [`DriverError::Overrun`] if the
     ///   device did not do what was reported as done. Since it may do it later, the NPU is in
     ///   quarantine from then on.
@@ -324,9 +324,11 @@ impl<S: Sys> Context<S> {
         let call = DriverError::call("read how a command of the NPU's ended");
         self.packets[flight.packet].read(0, &mut word).map_err(call)?;
         let word = u32::from_le_bytes(word);
-        let error = match State::from_number(word & 15) {
-            Some(State::Completed) => return Ok(()),
-            Some(State::Error) => return Err(DriverError::Failed { state: State::Error }),
+        let error = match CommandState::from_number(word & 15) {
+            Some(CommandState::Completed) => return Ok(()),
+            Some(CommandState::Error) => {
+                return Err(DriverError::Failed { state: CommandState::Error });
+            }
             Some(state) => DriverError::Failed { state },
             None => DriverError::BadPacket { word },
         };

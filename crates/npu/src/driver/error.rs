@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::kernel::Family;
-use crate::packet::State;
+use crate::packet::CommandState;
 use crate::sys::Errno;
 
 /// What to do about a locked memory that is too small.
@@ -153,7 +153,7 @@ pub enum DriverError {
     #[error("a command on the NPU ended as {state:?}. {}", failed_remedy(*state))]
     Failed {
         /// The state in which the command ended.
-        state: State,
+        state: CommandState,
     },
     /// A packet has no known state.
     #[error("a command's packet begins with {word:#010x}, which is no state. {RESTART}")]
@@ -255,9 +255,9 @@ fn context_remedy(errno: Errno) -> &'static str {
     }
 }
 
-fn failed_remedy(state: State) -> &'static str {
+fn failed_remedy(state: CommandState) -> &'static str {
     // Such an end is one of the command and not of the device.
-    if state == State::Error { REPORT } else { RESTART }
+    if state == CommandState::Error { REPORT } else { RESTART }
 }
 
 #[cfg(test)]
@@ -272,7 +272,7 @@ mod tests {
 
     /// Returns one of each, or one for each error of the kernel's. A new variant does not compile
     /// before it is here.
-    fn all(errno: Errno, state: State) -> Vec<DriverError> {
+    fn all(errno: Errno, state: CommandState) -> Vec<DriverError> {
         use DriverError as E;
         let (path, name) = ("/dev/accel/accel0".to_owned(), "ivpu".to_owned());
         let text = || "something".to_owned();
@@ -331,7 +331,12 @@ mod tests {
     #[test]
     fn each_message_ends_with_what_to_do() {
         for number in (0..=40).chain([62, 95]) {
-            for state in [State::Error, State::Abort, State::Timeout, State::NoResponse] {
+            for state in [
+                CommandState::Error,
+                CommandState::Abort,
+                CommandState::Timeout,
+                CommandState::NoResponse,
+            ] {
                 for error in all(Errno(number), state) {
                     let message = error.to_string();
                     let (_, remedy) =

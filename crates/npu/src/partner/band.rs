@@ -5,7 +5,7 @@ use std::thread;
 
 use trine_weights::{Tensor, blocks};
 
-use super::cutting::Tile;
+use super::cutting::MatrixTile;
 use super::int8;
 use super::sizes::BLOCK;
 use crate::layout;
@@ -23,8 +23,8 @@ impl Band {
     ///
     /// # Errors
     /// Says that a row cannot be decoded.
-    pub(super) fn convert(tensor: &Tensor, tiles: &[Tile]) -> Result<Self, String> {
-        let Some(Tile { rows, width, .. }) = tiles.first().cloned() else {
+    pub(super) fn convert(tensor: &Tensor, tiles: &[MatrixTile]) -> Result<Self, String> {
+        let Some(MatrixTile { rows, width, .. }) = tiles.first().cloned() else {
             return Ok(Self { scales: Vec::new(), tiles: Vec::new() });
         };
         let columns = tensor.columns();

@@ -7,7 +7,7 @@ use super::sizes::BLOCK;
 /// A part of a matrix that one command multiplies with. What it lacks of the kernel's shape are
 /// zeros.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Tile {
+pub(super) struct MatrixTile {
     /// Rows of the matrix: out-features.
     pub(super) rows: Range<usize>,
     /// Columns of the matrix: at most [`BLOCK`] in-features.
@@ -18,7 +18,7 @@ pub(super) struct Tile {
 
 /// Cuts a matrix of `rows` x `columns` for kernels of `widths`, ascending multiples of the first.
 /// Tiles of the same rows follow one another.
-pub(super) fn tiles(rows: usize, columns: usize, widths: &[usize]) -> Vec<Tile> {
+pub(super) fn tiles(rows: usize, columns: usize, widths: &[usize]) -> Vec<MatrixTile> {
     let mut tiles = Vec::new();
     let Some(&least) = widths.first() else { return tiles };
     let mut start = 0;
@@ -27,7 +27,7 @@ pub(super) fn tiles(rows: usize, columns: usize, widths: &[usize]) -> Vec<Tile> 
         let width = widths.iter().rev().find(|width| **width <= left).copied().unwrap_or(least);
         let end = (start + width).min(rows);
         let blocks = (0..columns).step_by(BLOCK);
-        tiles.extend(blocks.map(|first| Tile {
+        tiles.extend(blocks.map(|first| MatrixTile {
             rows: start..end,
             columns: first..(first + BLOCK).min(columns),
             width,

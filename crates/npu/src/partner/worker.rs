@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use trine_backend::{Tally, Work};
+use trine_backend::{PartnerWork, Tally};
 use trine_weights::Tensor;
 
 use super::band::{Band, in_parallel};
-use super::cutting::{Tile, tiles};
+use super::cutting::{MatrixTile, tiles};
 use super::int8;
 use super::share::Timed;
 use super::sizes::{BLOCK, ROWS_MAX};
@@ -104,7 +104,7 @@ impl Kernels {
 struct Matrix<S: Sys> {
     rows: usize,
     columns: usize,
-    tiles: Vec<(Tile, DeviceBuffer<S>)>,
+    tiles: Vec<(MatrixTile, DeviceBuffer<S>)>,
     /// (rows, blocks).
     scales: Vec<f32>,
 }
@@ -227,7 +227,7 @@ impl<S: Sys> Worker<S> {
             self.tally.failed(self.device.process().quarantine().is_some());
         }
         let (products_after, rows_after) = counts(&self.tally);
-        self.tally.worked(Work {
+        self.tally.worked(PartnerWork {
             start,
             end,
             products: products_after - products,
@@ -281,7 +281,7 @@ impl<S: Sys> Worker<S> {
             return Ok(Duration::ZERO);
         }
         // As in use: the matrix is there, and what else a product takes is a part of the time.
-        let tile = Tile { rows: 0..width, columns: 0..BLOCK, width };
+        let tile = MatrixTile { rows: 0..width, columns: 0..BLOCK, width };
         let (tiles, scales) = (vec![(tile, weights)], vec![1.0; width]);
         let matrix = Matrix { rows: width, columns: BLOCK, tiles, scales };
         let values: Vec<f32> = activations.iter().map(|value| f32::from(*value)).collect();
@@ -349,8 +349,9 @@ impl<S: Sys> Worker<S> {
         let threads =
             thread::available_parallelism().map_or(1, |count| count.get()).min(THREADS_MAX);
         for bands in bands.chunks(threads) {
-            let convert =
-                |(matrix, tiles): &(usize, Vec<Tile>)| Band::convert(&tensors[*matrix], tiles);
+            let convert = |(matrix, tiles): &(usize, Vec<MatrixTile>)| {
+                Band::convert(&tensors[*matrix], tiles)
+            };
             let converted = in_parallel(bands, convert);
             for ((matrix, tiles), band) in bands.iter().zip(converted) {
                 let Band { scales, tiles: bytes } = band?;
@@ -425,13 +426,13 @@ impl<S: Sys> Worker<S> {
         inputs: &mut BTreeMap<InputKey, DeviceBuffer<S>>,
         output: &mut [f32],
     ) -> Result<(), DriverError> {
-        let parts: Vec<(&Tile, &DeviceBuffer<S>, usize)> = matrix
+        let parts: Vec<(&MatrixTile, &DeviceBuffer<S>, usize)> = matrix
             .tiles
             .iter()
             .flat_map(|(tile, weights)| (0..TERMS).map(move |term| (tile, weights, term)))
             .collect();
         for parts in parts.chunks(RUNS_MAX) {
-            let key = |(tile, _, term): &(&Tile, _, usize)| self.key(tile, *term, terms.rows);
+            let key = |(tile, _, term): &(&MatrixTile, _, usize)| self.key(tile, *term, terms.rows);
             let keys: Vec<InputKey> = parts.iter().map(key).collect();
             let mut results = Vec::new();
             for (key, (tile, ..)) in keys.iter().zip(parts) {
@@ -456,7 +457,7 @@ impl<S: Sys> Worker<S> {
         Ok(())
     }
 
-    fn key(&self, tile: &Tile, term: usize, rows: usize) -> InputKey {
+    fn key(&self, tile: &MatrixTile, term: usize, rows: usize) -> InputKey {
         (tile.columns.start / BLOCK, term, tile.width, self.least_rows(rows, tile.width))
     }
 
@@ -496,7 +497,7 @@ fn sums<S: Sys>(executed: &Executed<S>, count: usize) -> Vec<i32> {
 /// Adds the sums of a tile, (rows, the kernel's out-features), to a product of floats.
 fn add<S: Sys>(
     matrix: &Matrix<S>,
-    tile: &Tile,
+    tile: &MatrixTile,
     term: usize,
     terms: &ActivationTile,
     sums: &[i32],

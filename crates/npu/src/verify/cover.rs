@@ -1,12 +1,12 @@
 //! Whether runs of words cover buffers as a contract says.
 
 use crate::contract::{Access, Buffer, Contract};
-use crate::dma::Run;
+use crate::dma::WordRun;
 use crate::refusal::{Problem, REBUILD};
 use crate::registers::Direction;
 
 /// Compares all runs with the contract.
-pub(super) fn check(contract: &Contract, runs: &[Run]) -> Result<(), Problem> {
+pub(super) fn check(contract: &Contract, runs: &[WordRun]) -> Result<(), Problem> {
     let own = |buffer: &Buffer| {
         let argument = buffer.argument;
         runs.iter().filter(move |run| run.argument == argument)
@@ -41,7 +41,7 @@ pub(super) fn check(contract: &Contract, runs: &[Run]) -> Result<(), Problem> {
 }
 
 /// Refuses a run in the wrong direction or outside of its buffer.
-fn check_run(buffer: &Buffer, run: &Run) -> Result<(), Problem> {
+fn check_run(buffer: &Buffer, run: &WordRun) -> Result<(), Problem> {
     let Buffer { name, bytes, .. } = buffer;
     let is_written = buffer.access == Access::WriteOnce;
     let at = |problem: String| Problem { operation: Some(run.operation), problem, remedy: REBUILD };
@@ -60,7 +60,7 @@ fn check_run(buffer: &Buffer, run: &Run) -> Result<(), Problem> {
 }
 
 /// Refuses runs that do not touch each word of the buffer exactly `times` times.
-fn check_times(buffer: &Buffer, runs: &[&Run], times: u32, by: &str) -> Result<(), Problem> {
+fn check_times(buffer: &Buffer, runs: &[&WordRun], times: u32, by: &str) -> Result<(), Problem> {
     let mut edges = Vec::with_capacity(2 * runs.len());
     for run in runs {
         edges.push((run.start, 1_i64, run.operation));

@@ -13,7 +13,7 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// A kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kernel {
+pub struct KernelMetadata {
     /// Its name; `DPU` for one of the array.
     pub name: String,
     /// Its arguments.
@@ -33,7 +33,7 @@ pub struct Argument {
     pub bytes: u32,
 }
 
-impl Kernel {
+impl KernelMetadata {
     /// Returns how many buffers a command for this kernel has: arguments of 8 bytes after opcode,
     /// instructions and their number.
     #[must_use]
@@ -43,10 +43,10 @@ impl Kernel {
 }
 
 /// Reads all kernels of the section.
-pub(super) fn kernels(section: Bytes<'_>) -> Result<Vec<Kernel>, FormatError> {
+pub(super) fn kernels(section: Bytes<'_>) -> Result<Vec<KernelMetadata>, FormatError> {
     let text = std::str::from_utf8(section.all())
         .map_err(|error| section.error(error.valid_up_to(), "metadata that is no text"))?;
-    let mut kernels: Vec<Kernel> = Vec::new();
+    let mut kernels: Vec<KernelMetadata> = Vec::new();
     let mut offset = 0;
     while let Some(found) = text[offset..].find('<') {
         let begin = offset + found;
@@ -62,7 +62,7 @@ pub(super) fn kernels(section: Bytes<'_>) -> Result<Vec<Kernel>, FormatError> {
                     return Err(error(format!("more than {KERNELS_MAX} kernels")));
                 }
                 let name = name(tag).map_err(error)?;
-                kernels.push(Kernel { name, arguments: Vec::new() });
+                kernels.push(KernelMetadata { name, arguments: Vec::new() });
             }
             Some("arg") => {
                 let Some(kernel) = kernels.last_mut() else {
@@ -142,7 +142,7 @@ fn attribute<'a>(tag: &'a str, key: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<Kernel>, FormatError> {
+    fn read(text: &str) -> Result<Vec<KernelMetadata>, FormatError> {
         kernels(Bytes::new("xclbin", text.as_bytes()))
     }
 

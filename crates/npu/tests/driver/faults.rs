@@ -9,7 +9,7 @@ use std::time::Duration;
 use trine_npu::cores::CoreProgram;
 use trine_npu::driver::{Context, DEVICE_PATH, Device, DriverError, Program, WATCHDOG};
 use trine_npu::generate::Family;
-use trine_npu::packet::State;
+use trine_npu::packet::CommandState;
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
 use trine_npu_model::{Fault, Held, Machine, ModelSys};
 
@@ -57,9 +57,9 @@ fn a_command_that_takes_longer_than_the_watchdog_is_given_up() {
 #[test]
 fn aborted_and_unanswered_commands_put_the_device_in_quarantine() {
     for (fault, state) in [
-        (Fault::Aborted, State::Abort),
-        (Fault::NoResponse, State::NoResponse),
-        (Fault::Unfinished, State::Running),
+        (Fault::Aborted, CommandState::Abort),
+        (Fault::NoResponse, CommandState::NoResponse),
+        (Fault::Unfinished, CommandState::Running),
     ] {
         let (error, next) = after(fault);
         assert_eq!(error, DriverError::Failed { state });
@@ -70,7 +70,7 @@ fn aborted_and_unanswered_commands_put_the_device_in_quarantine() {
 #[test]
 fn a_failed_command_is_an_error_and_the_next_works() {
     let (error, next) = after(Fault::Fails);
-    assert_eq!(error, DriverError::Failed { state: State::Error });
+    assert_eq!(error, DriverError::Failed { state: CommandState::Error });
     assert_eq!(next, None);
 }
 
@@ -192,7 +192,7 @@ fn commands_in_flight_after_two_that_fail_keep_their_buffers() {
     let slow = Fault::Takes(Duration::from_millis(700));
     sys.inject([Fault::Fails, Fault::Fails, slow, slow]);
     let error = bench.run(4).unwrap_err();
-    assert_eq!(error, DriverError::Failed { state: State::Error });
+    assert_eq!(error, DriverError::Failed { state: CommandState::Error });
     sys.pass(Duration::from_secs(2));
     assert_eq!(sys.refused_accesses(), 0);
     bench.run(1).unwrap();

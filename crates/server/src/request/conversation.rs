@@ -283,17 +283,17 @@ impl Conversation {
         self.calling.apply(parameters, &*format, lease, in_thought)?;
         parameters.thoughts = self.rendering.thinking.thoughts(&*format, in_thought);
         if let Some(param) = self.pictures.param() {
-            let sights = self.pictures.sights(lease.sees(param)?, parameters.scope)?;
+            let handles = self.pictures.handles(lease.sees(param)?, parameters.scope)?;
             // That a picture is damaged is known only now.
-            if let Some(messages) = again.filter(|_| sights.iter().any(Option::is_none)) {
-                let mut is_shown = sights.iter().map(Option::is_some);
+            if let Some(messages) = again.filter(|_| handles.iter().any(Option::is_none)) {
+                let mut is_shown = handles.iter().map(Option::is_some);
                 soft_tokens.retain(|_| is_shown.next().unwrap_or(true));
                 self.messages = messages;
                 self.tell_missing();
                 prompt = self.encoded(&*format, &soft_tokens, lease)?;
             }
-            let sights = sights.into_iter().flatten().zip(&prompt.starts);
-            let pictures = sights.map(|(sight, &at)| PromptPicture { at, sight });
+            let handles = handles.into_iter().flatten().zip(&prompt.starts);
+            let pictures = handles.map(|(handle, &at)| PromptPicture { at, handle });
             parameters.pictures = pictures.collect();
         }
         self.left_out.note();

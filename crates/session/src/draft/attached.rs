@@ -6,7 +6,7 @@ use trine_engine::{EngineError, EngineOptions};
 use trine_model::{Assistant, Model, Plan};
 use trine_weights::DType;
 
-use super::{Choice, Drafting, Guesser};
+use super::{DraftSource, Drafting, Guesser};
 use crate::failure::usage;
 use crate::library::ModelLibrary;
 use crate::model_source::Source;
@@ -47,8 +47,8 @@ impl Drafting {
     ) -> Result<Attached> {
         match &self.by {
             Guesser::Off | Guesser::Lookup => Ok(Attached::without_draft(model)),
-            Guesser::Model(Choice::Auto, _) => Ok(self.attach_found(library, source, model)),
-            Guesser::Model(Choice::Named { source: draft, .. }, _) => {
+            Guesser::Model(DraftSource::Auto, _) => Ok(self.attach_found(library, source, model)),
+            Guesser::Model(DraftSource::Named { source: draft, .. }, _) => {
                 let attached = self.attach_named(library, draft, source, model.clone());
                 Ok(match self.or_none(library, attached)? {
                     Some(with) => {

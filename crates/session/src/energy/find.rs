@@ -14,7 +14,7 @@ const SENSORS_MAX: usize = 16;
 const NAME_MAX: usize = 32;
 
 /// A search for sensors, and what it found.
-pub(super) struct Search<'a> {
+pub(super) struct SensorSearch<'a> {
     read: ReadText<'a>,
     /// The sensors that can be read.
     pub(super) sensors: Vec<Sensor>,
@@ -22,7 +22,7 @@ pub(super) struct Search<'a> {
     pub(super) denied: Vec<PathBuf>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> SensorSearch<'a> {
     /// Finds all sensors. `sys` is the path of `/sys`.
     pub(super) fn of(sys: &Path, read: ReadText<'a>) -> Self {
         let mut search = Self { read, sensors: Vec::new(), denied: Vec::new() };

@@ -13,7 +13,7 @@ use crate::session::formats_of;
 use crate::words;
 
 /// The Plans of a draft model.
-pub struct Guessing {
+pub struct GuessFacts {
     /// Its name.
     pub name: String,
     /// Its layers.
@@ -28,7 +28,7 @@ pub struct Guessing {
     pub joined: Option<Plan>,
 }
 
-impl Guessing {
+impl GuessFacts {
     /// Returns those of a draft model, or of the one that reads a model's caches, if there is
     /// either.
     pub fn of(draft: Option<&Draft>, reading: Option<&Source>, model: &Model) -> Option<Self> {
@@ -105,7 +105,7 @@ impl DraftModel {
     /// # Errors
     /// Returns an error if the machine cannot run a guess.
     pub fn new(
-        guessing: &Guessing,
+        guessing: &GuessFacts,
         passes: Passes<'_>,
         (sequences, context): (usize, usize),
         rows: usize,

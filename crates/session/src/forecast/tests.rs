@@ -26,7 +26,7 @@ pub(super) fn round() -> Machine {
 }
 
 /// Says that a machine runs the steps of a Plan one by one.
-pub(super) fn stepwise() -> Launches {
+pub(super) fn stepwise() -> CountLaunches {
     Box::new(|plan, _, _| Ok(plan.steps.len()))
 }
 
@@ -230,7 +230,7 @@ fn the_whole_forecast_of_generation() {
 fn gaps_are_between_launches() {
     let plan = gemma_27b(DType::Q4_0);
     let machine = Machine { gap_us: 1e8, ..round() };
-    let launches: Launches = Box::new(|_, options, step| {
+    let launches: CountLaunches = Box::new(|_, options, step| {
         assert!(options.width.tokens >= step.sequences * step.tokens);
         assert!(options.width.outputs >= step.outputs && options.context > step.context);
         Ok(10 + step.tokens)

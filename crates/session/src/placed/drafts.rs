@@ -6,7 +6,7 @@ use trine_backend::{BackendError, Demand, Memory, MemoryKind, Placement};
 use trine_model::{Weight, names};
 
 use crate::draft::{self, Draft};
-use crate::forecast::drafts::Guessing;
+use crate::forecast::drafts::GuessFacts;
 use crate::options::Options;
 use crate::placed::Placed;
 use crate::planner::Devices;
@@ -124,7 +124,7 @@ fn is_on_gpu(kind: MemoryKind) -> bool {
 }
 
 /// Returns the memory of a draft model, and that of both, as lines below the model's own.
-pub fn needs_text(draft: &Guessing, context: usize, own: &Memory, model: &Memory) -> String {
+pub fn needs_text(draft: &GuessFacts, context: usize, own: &Memory, model: &Memory) -> String {
     let at = match draft.joined {
         None => format!("at a context of {context}"),
         Some(_) => "which reads the model's KV cache".to_owned(),
@@ -148,13 +148,13 @@ pub fn needs_text(draft: &Guessing, context: usize, own: &Memory, model: &Memory
 }
 
 /// Returns the bytes of the weights of a draft that is a goal of the model's Program.
-fn weight_bytes(draft: &Guessing) -> u64 {
+fn weight_bytes(draft: &GuessFacts) -> u64 {
     let weights = draft.guess.weights.iter();
     weights.filter(|own| own.name.starts_with(names::DRAFT_PREFIX)).map(Weight::bytes).sum()
 }
 
 /// Says of a draft that reads the model's caches what it takes where the model is.
-pub fn reading_text(draft: &Guessing) -> String {
+pub fn reading_text(draft: &GuessFacts) -> String {
     format!(
         "Draft {}: {} layers, {}, as a part of the model, {} of its weights\n\n",
         words::harmless(&draft.name),
@@ -165,7 +165,7 @@ pub fn reading_text(draft: &Guessing) -> String {
 }
 
 /// Returns the same for programs.
-pub fn reading_json(draft: &Guessing) -> Value {
+pub fn reading_json(draft: &GuessFacts) -> Value {
     json!({
         "model": draft.name,
         "layers": draft.layers,

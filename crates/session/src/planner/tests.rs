@@ -95,9 +95,9 @@ fn planned(row: &Row) -> String {
     }
     match &places.tower {
         None => {}
-        Some(TowerPlace::Gpu) => told.push_str("; tower gpu"),
-        Some(TowerPlace::Processor(None)) => told.push_str("; tower cpu"),
-        Some(TowerPlace::Processor(Some(why))) => {
+        Some(TowerDevice::Gpu) => told.push_str("; tower gpu"),
+        Some(TowerDevice::Processor(None)) => told.push_str("; tower cpu"),
+        Some(TowerDevice::Processor(Some(why))) => {
             told.push_str(&format!("; tower cpu for {}", lost(why)));
         }
     }
@@ -188,6 +188,25 @@ fn everything_has_its_place() {
         },
     ] {
         assert_eq!(planned(&row), row.expected);
+    }
+}
+
+/// What a tower takes of a GPU that shares the processor's memory, it takes of both.
+#[test]
+fn a_tower_takes_shared_memory_of_both() {
+    for (gpu, is_shared) in [(presets::radeon_780m(), true), (presets::h200(), false)] {
+        let devices = Devices::of(absent::machine(gpu, false, Some(16 << 30), None));
+        let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
+        let places = devices.plan(Asked {
+            draft: None,
+            model: small_plan(LAYERS, DType::Q4_0),
+            demand: options.demand(131_072).unwrap(),
+            found: &mut std::iter::empty(),
+            tower: Some(&tower()),
+        });
+        assert_eq!(places.tower, Some(TowerDevice::Gpu));
+        let [host, gpu] = places.reserved[..] else { panic!("two devices") };
+        assert!(gpu > 0 && host == if is_shared { gpu } else { 0 }, "{host} {gpu}");
     }
 }
 

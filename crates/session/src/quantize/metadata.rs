@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 use trine_model::{Assistant, AttentionKind, Config, Family, Gemma3nConfig, LayerConfig, Model};
 use trine_text::Tokenizer;
-use trine_weights::gguf::{Array, Metadata as Entries, StringArray, Value};
+use trine_weights::gguf::{Array, GgufMetadata as Entries, StringArray, Value};
 use trine_weights::{Checkpoint, DType, HuggingFaceMetadata, Metadata};
 
 use crate::library::ModelLibrary;

@@ -9,7 +9,7 @@ use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::draft::{Attached, Attempts, Draft, Drafting, Guessing};
 use crate::library::ModelLibrary;
 use crate::options::Options;
-use crate::planner::{Asked, Devices, Places};
+use crate::planner::{Asked, Devices, Placements};
 use crate::vision::TowerPlacement;
 use crate::{npu, vision};
 
@@ -51,20 +51,21 @@ impl Opening<'_> {
     ) -> Result<Loaded> {
         let Self { library, settings, drafting, most, options, .. } = *self;
         let demand = options.demand_of(attached.model(None))?;
+        let needs = draft.map(|draft| draft.needs(settings, most)).transpose()?;
+        let need = vision::need(attached.model(None));
         let mut attempts = Attempts::default();
         loop {
             let npu = settings.npu.as_ref();
             let model = npu::join(library, plain.clone(), npu, attached.model(None))?;
             let devices = Devices { model, plain: plain.clone(), own: own.clone() };
-            let need = vision::need(attached.model(None));
             let places = devices.plan(Asked {
-                draft: draft.map(|draft| draft.needs(settings, most)).transpose()?,
+                draft: needs.clone(),
                 model: options.plan(attached.model(None)),
                 demand,
                 found: &mut attached.plans(&options, attempts.from),
                 tower: need.as_ref(),
             });
-            let Places { found, left_out, tower, reserved, .. } = places;
+            let Placements { found, left_out, tower, reserved, .. } = places;
             attached.tell_left_out(library, &left_out);
             let guessing = drafting.load(library, draft, settings, most, devices.for_draft())?;
             let device = devices.model.device.as_ref();

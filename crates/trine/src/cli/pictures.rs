@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use trine_pictures::Limits;
 use trine_session::picture_file::expanded;
-use trine_session::tower::Choice;
+use trine_session::tower::TowerChoice;
 
 /// Which vision tower a model has.
 #[derive(Debug, Clone, Default, Args)]
@@ -23,11 +23,11 @@ pub(crate) struct TowerArgs {
 
 impl TowerArgs {
     /// Returns the tower that was chosen.
-    pub(crate) fn choice(&self) -> Choice {
+    pub(crate) fn choice(&self) -> TowerChoice {
         match &self.mmproj {
-            Some(file) => Choice::File(expanded(file)),
-            None if self.no_mmproj => Choice::Off,
-            None => Choice::Found,
+            Some(file) => TowerChoice::File(expanded(file)),
+            None if self.no_mmproj => TowerChoice::Off,
+            None => TowerChoice::Found,
         }
     }
 }

@@ -253,8 +253,8 @@ impl Program for Scripted {
         self.program.pages()
     }
 
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.program.heed(stop);
+    fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.program.stop_on(stop);
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {

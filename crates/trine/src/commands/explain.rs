@@ -10,7 +10,7 @@ use trine_session::device::{DeviceChoice, GpuOptions};
 use trine_session::draft::{self, Drafting};
 use trine_session::experts::Experts;
 use trine_session::forecast::PREFILL;
-use trine_session::forecast::drafts::Guessing;
+use trine_session::forecast::drafts::GuessFacts;
 use trine_session::forecast::{PRESETS, Preset, preset};
 use trine_session::header::find_shape;
 use trine_session::library::ModelLibrary;
@@ -74,7 +74,7 @@ pub(crate) fn run(set: &Settings, args: ExplainArgs) -> Result<()> {
     let context = if options.context.is_none() { asked.min(CONTEXT_USUAL) } else { asked };
     let plan = model.plan();
     let memory = Needs::new(1, context, settings.kv).memory(&plan);
-    let draft = Guessing::of(draft.as_ref(), reading.as_ref(), &model).map(|draft| {
+    let draft = GuessFacts::of(draft.as_ref(), reading.as_ref(), &model).map(|draft| {
         let memory = draft.memory(&plan, (1, context), 0, settings.kv);
         (draft.within(context), memory, draft)
     });
@@ -221,7 +221,7 @@ fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()>
         let taking = draft.as_ref().map_or(String::new(), |draft| format!("; {}", draft.taking()));
         format!("{} cannot be placed{taking}", terminal::harmless(&name))
     })?;
-    let own = Guessing::of(None, reading.as_ref(), &model);
+    let own = GuessFacts::of(None, reading.as_ref(), &model);
     let launches = placed.launches(args.prompt, args.plan, own.as_ref().map(|own| &own.guess))?;
     if args.json {
         return output::json(&json!({
@@ -271,7 +271,7 @@ fn devices(
 
 /// Returns the costs that are shown: those of a token, of a prompt, and of a guess by a draft that
 /// is a goal of the model's Plan.
-fn costs(args: &ExplainArgs, plan: &Plan, own: Option<&Guessing>, kv: KvType) -> Vec<StepCost> {
+fn costs(args: &ExplainArgs, plan: &Plan, own: Option<&GuessFacts>, kv: KvType) -> Vec<StepCost> {
     let token = Workload::decode(1, args.depth, kv);
     let prompt = format!("a prompt of {}", output::counted(args.prompt, "token"));
     let mut costs = vec![

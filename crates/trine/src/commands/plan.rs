@@ -11,9 +11,9 @@ use trine_model::{KvType, Model, Workload};
 use trine_session::device::{DeviceChoice, GpuOptions};
 use trine_session::draft::Drafting;
 use trine_session::fitting;
-use trine_session::forecast::drafts::{DraftModel, Guessing};
+use trine_session::forecast::drafts::{DraftModel, GuessFacts};
 use trine_session::forecast::{
-    self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
+    self, Basis, BasisKind, CountLaunches, Drafts, Generation, Guesser, Machine, PRESETS, Passes,
     Prompt, Work,
 };
 use trine_session::header::{Unread, find_shape};
@@ -110,7 +110,7 @@ pub(crate) fn run(set: &Settings, args: PlanArgs) -> Result<()> {
     let (model, reading) = drafting.attach(library, &source, plain)?.first();
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
     let draft = drafting.find(library, &source, &model, &settings)?;
-    let guessing = Guessing::of(draft.as_ref(), reading.as_ref(), &model);
+    let guessing = GuessFacts::of(draft.as_ref(), reading.as_ref(), &model);
     let (machine, launches) = machine(library, &args, &model)?;
     let plan = model.plan();
     let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: settings.kv };
@@ -261,10 +261,14 @@ fn contexts(name: &str, asked: &[usize], most: usize) -> Result<Vec<usize>> {
 }
 
 /// Returns the machine of a command line, and how many launches passes have on it.
-fn machine(library: &ModelLibrary, args: &PlanArgs, model: &Model) -> Result<(Machine, Launches)> {
+fn machine(
+    library: &ModelLibrary,
+    args: &PlanArgs,
+    model: &Model,
+) -> Result<(Machine, CountLaunches)> {
     let (mut machine, launches) = match (args.device.as_deref(), args.gbps, args.tops) {
         (None, Some(gbps), Some(tops)) => {
-            let launches: Launches = Box::new(|plan, _, _| Ok(plan.steps.len()));
+            let launches: CountLaunches = Box::new(|plan, _, _| Ok(plan.steps.len()));
             (of_rates(gbps, tops), launches)
         }
         (None | Some(PROCESSOR), ..) => {
@@ -297,7 +301,7 @@ fn machine(library: &ModelLibrary, args: &PlanArgs, model: &Model) -> Result<(Ma
     Ok((machine, launches))
 }
 
-fn launches_on(device: Arc<dyn Device>) -> Launches {
+fn launches_on(device: Arc<dyn Device>) -> CountLaunches {
     Box::new(move |plan, options, step| device.launches(plan, options, step))
 }
 
@@ -307,7 +311,7 @@ fn is_gpu(name: &str) -> bool {
 }
 
 /// Measures a GPU of this machine.
-fn gpu(library: &ModelLibrary, name: &str, model: &Model) -> Result<(Machine, Launches)> {
+fn gpu(library: &ModelLibrary, name: &str, model: &Model) -> Result<(Machine, CountLaunches)> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
     if matches!(&choice, DeviceChoice::Vulkan(choices) if choices.len() > 1) {
@@ -359,7 +363,7 @@ fn unknown(name: &str) -> anyhow::Error {
 
 fn generation_row(
     passes: Passes<'_>,
-    (drafts, guessing): (Drafts, Option<&Guessing>),
+    (drafts, guessing): (Drafts, Option<&GuessFacts>),
     rows: usize,
     batch: usize,
     context: usize,

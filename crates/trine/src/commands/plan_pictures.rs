@@ -3,7 +3,7 @@
 use serde::Serialize;
 use trine_backend::Memory;
 use trine_model::Model;
-use trine_session::forecast::{Bound, Launches, Machine, Work};
+use trine_session::forecast::{Bound, CountLaunches, Machine, Work};
 use trine_session::vision;
 
 use crate::output;
@@ -29,7 +29,7 @@ pub(super) const HEADER: [&str; 5] = ["image", "time", "limit", "bound by", "mem
 
 impl PictureForecast {
     /// Forecasts the largest picture of a model with a vision tower; `None` for a model without.
-    pub(super) fn new(model: &Model, machine: &Machine, launches: &Launches) -> Option<Self> {
+    pub(super) fn new(model: &Model, machine: &Machine, launches: &CountLaunches) -> Option<Self> {
         let config = model.tower()?.config();
         let (plan, options) = (model.tower_plan(false), vision::options(config));
         let workload = vision::workload(config);

@@ -100,7 +100,7 @@ pub(super) fn open(
         Session::open_with(library, source, &settings, Sizes::default(), &drafting, |program| {
             program
         })?;
-    session.engine.heed(interrupt::flag());
+    session.engine.stop_on(interrupt::flag());
     let defaults = session.model.defaults().clone();
     let mut text =
         TextSide::read(session.model.checkpoint(), &defaults.stop_ids, !args.raw, template)?;
@@ -196,7 +196,7 @@ pub(super) fn pictures(session: &Session, files: &[PathBuf]) -> Result<Vec<(Turn
 /// Returns what is to read images.
 fn wish(args: &RunArgs, named: Named) -> Wish {
     let choice = match (args.pictures.tower.choice(), named) {
-        (tower::Choice::File(_), Named::InChat) => tower::Choice::Found,
+        (tower::TowerChoice::File(_), Named::InChat) => tower::TowerChoice::Found,
         (choice, _) => choice,
     };
     match args.pictures.image.is_empty() || named == Named::InChat {

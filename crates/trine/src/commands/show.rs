@@ -11,7 +11,7 @@ use trine_hub::{EntryState, Preset, StoreEntry};
 use trine_model::{AttentionKind, GenerationDefaults, KvType, Model};
 use trine_session::draft::{Draft, Drafting};
 use trine_session::experts::Experts;
-use trine_session::forecast::drafts::Guessing;
+use trine_session::forecast::drafts::GuessFacts;
 use trine_session::header::find_shape;
 use trine_session::library::ModelLibrary;
 use trine_session::model_source::{Chosen, Resolved, Source, resolve};
@@ -117,7 +117,7 @@ pub(crate) fn run(set: &Settings, args: ShowArgs) -> Result<()> {
         Some(draft) => Some(draft_report(&draft)?),
         None => reading_report(reading.as_ref(), &model)?,
     };
-    let seeing = tower::attach_if_any(library, &source, model.clone(), &tower::Choice::Found)?;
+    let seeing = tower::attach_if_any(library, &source, model.clone(), &tower::TowerChoice::Found)?;
     let mut report =
         Report { vision: tower::Report::of(&seeing), ..report(&source, &model, draft)? };
     if let Some(file) = &shown.on_server {
@@ -216,7 +216,7 @@ fn draft_report(draft: &Draft) -> Result<DraftReport> {
 /// Reports on a draft that reads the caches of a model, if it has one.
 fn reading_report(source: Option<&Source>, model: &Model) -> Result<Option<DraftReport>> {
     let Some((source, draft)) = source.zip(model.assistant()) else { return Ok(None) };
-    let Some(guessing) = Guessing::of(None, Some(source), model) else { return Ok(None) };
+    let Some(guessing) = GuessFacts::of(None, Some(source), model) else { return Ok(None) };
     let context = EngineOptions::default().demand(model.config().context)?.context();
     let memory = guessing.memory(&model.plan(), (1, context), 0, KvType::F16);
     let tensors = draft.tensors()?;

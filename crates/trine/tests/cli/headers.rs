@@ -35,7 +35,7 @@ fn split() -> Vec<(String, Vec<u8>)> {
     let folder = tempfile::tempdir().unwrap();
     let part = |(number, tensors): (u16, &[&Tensor])| {
         let name = format!("b-F32-{:05}-of-00002.gguf", number + 1);
-        let mut own = if number == 0 { metadata.clone() } else { gguf::Metadata::new(&name) };
+        let mut own = if number == 0 { metadata.clone() } else { gguf::GgufMetadata::new(&name) };
         own.insert("split.no", Value::U16(number));
         own.insert("split.count", Value::U16(2));
         let mut writer = Writer::new(folder.path().join(&name), own).unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use trine_weights::DType;
-use trine_weights::gguf::{Metadata, Value as Key, Writer};
+use trine_weights::gguf::{GgufMetadata, Value as Key, Writer};
 
 use crate::common::{golden, model, trine};
 
@@ -286,7 +286,7 @@ fn forecasts_with_drafts_say_what_they_assume() {
 /// Writes a model of two layers with matrices that are large enough for an NPU. All weights are 0.
 fn write_wide_model(path: &Path) {
     let (hidden, feed_forward, vocabulary, head) = (2048, 4096, 64, 256);
-    let mut metadata = Metadata::new("wide model");
+    let mut metadata = GgufMetadata::new("wide model");
     metadata.insert("general.architecture", Key::String("gemma3".into()));
     for (key, value) in [
         ("context_length", 2048),

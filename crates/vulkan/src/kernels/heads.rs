@@ -6,7 +6,7 @@ use trine_model::Rope;
 
 use super::attention::kv_number;
 use super::handles::{Addresses, Handles, Role, Visitor, spans};
-use super::limits::Limits;
+use super::limits::ValueLimits;
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
@@ -61,7 +61,7 @@ pub enum Factors<H: Handles = Addresses> {
 }
 
 /// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm`,
-/// `Op::Rotate` and `Op::RotatePlaces` with only `query`, `Op::StoreKv` with only `stored`.
+/// `Op::Rotate` and `Op::RotateByPosition` with only `query`, `Op::StoreKv` with only `stored`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HeadsLaunch<H: Handles = Addresses> {
     /// What the host writes for the step.
@@ -83,7 +83,7 @@ pub struct HeadsLaunch<H: Handles = Addresses> {
     /// Added to the mean square of the norms.
     pub epsilon: f32,
     /// Limits of queries, keys and values, before all else.
-    pub within: [Limits; 3],
+    pub within: [ValueLimits; 3],
 }
 
 impl<H: Handles> HeadsLaunch<H> {
@@ -124,7 +124,7 @@ impl<H: Handles> HeadsLaunch<H> {
     /// Returns what is launched.
     pub(crate) fn name(&self) -> &'static str {
         match (&self.query, &self.stored) {
-            (Some(_), Some(_)) if self.within != [Limits::NONE; 3] => "clamp + prepare_qkv",
+            (Some(_), Some(_)) if self.within != [ValueLimits::NONE; 3] => "clamp + prepare_qkv",
             (Some(_), Some(_)) => "prepare_qkv",
             (None, Some(Stored { biases: Some(_), .. })) => "bias + store_kv",
             (None, _) => "store_kv",
@@ -153,7 +153,7 @@ struct Args {
     ring: u32,
     epsilon: f32,
     chain: u64,
-    within: [Limits; 3],
+    within: [ValueLimits; 3],
 }
 
 impl HeadsLaunch {
@@ -209,7 +209,7 @@ impl HeadsLaunch {
             self.frame.picks,
             u32::from(biases.is_some()),
             self.side as u32,
-            u32::from(self.within != [Limits::NONE; 3]),
+            u32::from(self.within != [ValueLimits::NONE; 3]),
         ];
         let key = KernelKey { shader: Shader("heads"), constants, subgroup: Some(subgroup) };
         let args = Args {

@@ -75,7 +75,7 @@ pub struct MatvecLaunch(pub Product);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
-pub(super) struct Args {
+pub(super) struct MatvecArgs {
     pub(super) front: Front,
     norm: NormArgs,
     rows: u32,
@@ -326,10 +326,10 @@ impl MatvecLaunch {
             && matrix.rows * matrix.columns <= CHAINED_ELEMENTS_MAX
     }
 
-    pub(super) fn args(&self) -> Args {
+    pub(super) fn args(&self) -> MatvecArgs {
         let product = &self.0;
         let (_, splits) = product.split();
-        let mut args = Args {
+        let mut args = MatvecArgs {
             front: product.front(),
             norm: product.input.norm_args(),
             rows: product.outputs() as u32,
@@ -337,7 +337,7 @@ impl MatvecLaunch {
             splits,
             epsilon: product.input.epsilon(),
             scale: product.input.scale(),
-            ..Args::default()
+            ..MatvecArgs::default()
         };
         if let ProductOutput::Gated(Made::Operand(_)) = product.output {
             // The address of the operand comes after those of the rows, even if there are no rows.
@@ -432,7 +432,7 @@ impl ProductLaunch for MatvecLaunch {
             scratch: None,
             link: match self.chains() {
                 true => Link::Able {
-                    offset: std::mem::offset_of!(Args, chain),
+                    offset: std::mem::offset_of!(MatvecArgs, chain),
                     early: None,
                     fill: Fill::Anywhere,
                 },

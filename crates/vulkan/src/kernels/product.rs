@@ -575,6 +575,13 @@ impl Product {
             ProductOutput::Segments(segments) | ProductOutput::Biased { segments, .. } => {
                 let all: usize = segments.iter().map(|segment| segment.rows).sum();
                 assert_eq!(all, rows, "rows of the segments");
+                let bytes = |segment: &Segment| (4 * self.width * segment.rows) as u64;
+                let fits = |segment: &Segment| segment.target.bytes >= bytes(segment);
+                assert!(segments.iter().all(fits), "memory for the products");
+                if let ProductOutput::Biased { biases, .. } = self.output {
+                    let count = biases.iter().flatten().count();
+                    assert_eq!(count, segments.iter().count(), "a bias for each segment");
+                }
             }
             ProductOutput::Gated(_) => {
                 assert!(rows.is_multiple_of(2), "gate and up have as many rows");
@@ -582,8 +589,9 @@ impl Product {
             ProductOutput::Activated { operand, .. } => {
                 assert_eq!(operand.kind, OperandKind::Fragments, "what activated products give");
             }
-            ProductOutput::Heads { dim, .. } => {
+            ProductOutput::Heads { dim, biases, .. } => {
                 assert!(rows.is_multiple_of(3 * dim), "queries, keys and values of whole heads");
+                assert!(biases.iter().all(Option::is_some), "a bias for each third");
             }
             ProductOutput::Gates { by, .. } => {
                 assert!(self.width == 1 && by.bytes >= 4 * rows as u64, "a row for the gate");

@@ -4,7 +4,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::handles::{Addresses, Extent, Handles, Made, Visitor, spans};
-use super::limits::Limits;
+use super::limits::ValueLimits;
 use super::operand::{GROUP, Operand, OperandKind};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
@@ -250,18 +250,19 @@ impl RowWork {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowLimits {
     /// Of the row, before anything is done.
-    pub row: Limits,
+    pub row: ValueLimits,
     /// Of the row that it is added to or multiplied with, before that.
-    pub target: Limits,
+    pub target: ValueLimits,
     /// Of the result.
-    pub result: Limits,
+    pub result: ValueLimits,
 }
 
 impl RowLimits {
     /// No limits.
-    pub const NONE: Self = Self { row: Limits::NONE, target: Limits::NONE, result: Limits::NONE };
+    pub const NONE: Self =
+        Self { row: ValueLimits::NONE, target: ValueLimits::NONE, result: ValueLimits::NONE };
 
-    fn all(&self) -> [Limits; 3] {
+    fn all(&self) -> [ValueLimits; 3] {
         [self.row, self.target, self.result]
     }
 
@@ -337,7 +338,7 @@ struct Args {
     scale: f32,
     places: u64,
     bias: u64,
-    within: [Limits; 3],
+    within: [ValueLimits; 3],
 }
 
 /// Most columns of a row.

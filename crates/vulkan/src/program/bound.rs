@@ -16,7 +16,7 @@ use super::emit::{Emitted, Emitter};
 use super::frame::{Frame, FrameLayout, tile_rows};
 use super::graph::{Home, ValueId};
 use super::inputs::Inputs;
-use super::loans::{Loan, Loans, StepRows, Table, loan_bytes, loans, meetings};
+use super::loans::{GuestTable, Loan, Loans, StepRows, loan_bytes, loans, meetings};
 use super::lowered::{Lowered, Plans};
 use super::passes::PassKey;
 use super::refusals;
@@ -548,7 +548,7 @@ impl Bound {
     ) -> Result<(Ended, usize), Failure> {
         let loans = self.loans.as_ref().expect("there is memory for what is handed over");
         let Pass { recording, loans: of_pass, .. } = &mut self.passes[pass];
-        let mut table = Table { loans, of_pass, guest, profile, failure: None };
+        let mut table = GuestTable { loans, of_pass, guest, profile, failure: None };
         let ended = recording.finish(stop, &mut table, "a step")?;
         if ended != Ended::Abandoned {
             return Ok((ended, pass));

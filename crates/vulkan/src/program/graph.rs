@@ -13,7 +13,7 @@ use super::lent::LentWork;
 use super::passes::Attended;
 pub(super) use super::products::{Input, Output, ProductKernel, ProductWork, whole};
 use super::values::touch;
-pub(super) use super::values::{Form, Home, Ids, Made, OperandValue, Touch, ValueId};
+pub(super) use super::values::{Form, Home, Ids, MadeValue, OperandValue, Touch, ValueId};
 use crate::capabilities::Capabilities;
 use crate::chain;
 use crate::compiler::Compiler;
@@ -135,7 +135,7 @@ pub(super) struct Normed {
     pub(super) source: ValueId,
     pub(super) weight: WeightId,
     pub(super) epsilon: f32,
-    pub(super) made: Made,
+    pub(super) made: MadeValue,
 }
 
 impl Work {

@@ -181,7 +181,7 @@ impl Loans {
 }
 
 /// The host during a pass.
-pub(super) struct Table<'a> {
+pub(super) struct GuestTable<'a> {
     pub(super) loans: &'a Loans,
     pub(super) of_pass: &'a [Loan],
     pub(super) guest: &'a Hosted,
@@ -191,7 +191,7 @@ pub(super) struct Table<'a> {
     pub(super) failure: Option<BackendError>,
 }
 
-impl Table<'_> {
+impl GuestTable<'_> {
     /// Calls `turn` with the job of a meeting and the job's first row in the step, and notes why it
     /// fails. Without rows there is no job.
     fn meet(
@@ -218,7 +218,7 @@ impl Table<'_> {
     }
 }
 
-impl Host for Table<'_> {
+impl Host for GuestTable<'_> {
     fn begin(&mut self, meeting: usize) {
         let guest = self.guest;
         self.meet(meeting, |job, _| guest.begin(job));
@@ -234,6 +234,7 @@ impl Host for Table<'_> {
         self.meet(meeting, |job, first_row| {
             guest.finish(job, is_idle, &mut |index, rows| {
                 let (first, columns) = results[index];
+                assert_eq!(rows.len(), job.rows * columns, "rows of a guest's result");
                 let offset = 4 * (first + first_row * columns);
                 output.write(offset as u64, bytemuck::cast_slice(rows));
             })

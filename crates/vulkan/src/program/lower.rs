@@ -11,7 +11,7 @@ use trine_model::{
 
 use super::frame::tile_rows;
 use super::graph::{
-    Form, Graph, Home, Ids, Input, Made, Node, Output, ProductWork, ValueId, Work, whole,
+    Form, Graph, Home, Ids, Input, MadeValue, Node, Output, ProductWork, ValueId, Work, whole,
 };
 use super::lent::LentWork;
 use super::loans::places;
@@ -26,7 +26,7 @@ use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::experts::chooses;
 use crate::kernels::heads::{DIM_MAX, Factors, HeadsLaunch, Stored, Turned};
-use crate::kernels::limits::Limits;
+use crate::kernels::limits::ValueLimits;
 use crate::kernels::mix::{MixLaunch, Stream};
 use crate::kernels::operand::OperandKind;
 use crate::kernels::product::{self, Segment};
@@ -56,7 +56,7 @@ fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
         Op::HeadNorm { buffer, heads, .. } | Op::Rotate { buffer, heads, .. } => {
             !is_worked_on_in_pairs(plan.buffer(*buffer).columns / heads)
         }
-        Op::RotatePlaces { buffer, heads, .. } => {
+        Op::RotateByPosition { buffer, heads, .. } => {
             let dim = plan.buffer(*buffer).columns / heads;
             // Each half has pairs of its own.
             !is_worked_on_in_pairs(dim) || !dim.is_multiple_of(4)
@@ -177,7 +177,7 @@ impl Lowering<'_> {
             Op::Embed { table, scale, output } => {
                 self.embed(table, scale, 0, output);
             }
-            Op::Places { table, side, output } => {
+            Op::PositionEmbedding { table, side, output } => {
                 self.embed(table, 1.0, side, output);
             }
             Op::MatMul { input, ref products } => self.matmul(op, input, products)?,
@@ -188,7 +188,7 @@ impl Lowering<'_> {
             | Op::NormAddNorm { .. } => self.norm(op)?,
             Op::HeadNorm { .. }
             | Op::Rotate { .. }
-            | Op::RotatePlaces { .. }
+            | Op::RotateByPosition { .. }
             | Op::StoreKv { .. }
             | Op::PrepareQkv { .. } => self.heads(op)?,
             Op::Attend { query, cache, heads, scale, window, sees_ahead, output } => {
@@ -211,14 +211,14 @@ impl Lowering<'_> {
             Op::Select { input, output } => self.select(input, output)?,
             Op::Cutoff { buffer, deviations } => {
                 let (source, result) = self.changed(buffer)?;
-                let (work, made) = (RowWork::Cutoff { deviations }, Made::Rows(result));
+                let (work, made) = (RowWork::Cutoff { deviations }, MadeValue::Rows(result));
                 let launch = RowsLaunch::of(work, source, 0.0, made);
                 self.push(self.rows_of(buffer), Work::Rows(launch));
             }
             Op::Rescale { buffer, like, floor } => {
                 let like = self.rows(like)?;
                 let (source, result) = self.changed(buffer)?;
-                let (work, made) = (RowWork::Rescale { like, floor }, Made::Rows(result));
+                let (work, made) = (RowWork::Rescale { like, floor }, MadeValue::Rows(result));
                 let launch = RowsLaunch::of(work, source, 0.0, made);
                 self.push(self.rows_of(buffer), Work::Rows(launch));
             }
@@ -388,12 +388,12 @@ impl Lowering<'_> {
         let (input, launch) = match *op {
             Op::Norm { input, weight, epsilon, output } => {
                 let (source, work) = (self.rows(input)?, RowWork::Norm { weight: Some(weight) });
-                let made = Made::Rows(self.fresh(output));
+                let made = MadeValue::Rows(self.fresh(output));
                 (input, RowsLaunch::of(work, source, epsilon, made))
             }
             Op::LayerNorm { input, weight, bias, epsilon, output } => {
                 let source = self.rows(input)?;
-                let made = Made::Rows(self.fresh(output));
+                let made = MadeValue::Rows(self.fresh(output));
                 let work = RowWork::LayerNorm(LayerNorm { weight, bias });
                 (input, RowsLaunch::of(work, source, epsilon, made))
             }
@@ -409,7 +409,7 @@ impl Lowering<'_> {
                 let (old, updated) = self.changed(target)?;
                 let target = Target { old, updated };
                 let work = RowWork::NormAddNorm { weight, target, scale, next_weight };
-                let made = Made::Rows(self.fresh(output));
+                let made = MadeValue::Rows(self.fresh(output));
                 (input, RowsLaunch::of(work, source, epsilon, made))
             }
             _ => unreachable!("only norms come here"),
@@ -441,7 +441,7 @@ impl Lowering<'_> {
             OperandKind::Plain => Form::Rows(source),
             kind => {
                 let operand = self.graph.fresh_operand(source, kind);
-                let (work, made) = (RowWork::Convert { parts: 1 }, Made::Operand(operand));
+                let (work, made) = (RowWork::Convert { parts: 1 }, MadeValue::Operand(operand));
                 let launch = RowsLaunch::of(work, source, 0.0, made);
                 self.push(self.rows_of(id), Work::Rows(launch));
                 Form::Operand(operand)
@@ -526,7 +526,7 @@ impl Lowering<'_> {
         let joints = Joint::all(self.selection.capabilities(), self.plan, op);
         if let [joint] = &joints[..] {
             return self.product(input, joint.clone(), |lowering| {
-                Output::Gated(Made::Rows(lowering.fresh(output)))
+                Output::Gated(MadeValue::Rows(lowering.fresh(output)))
             });
         }
         for joint in joints {
@@ -553,14 +553,14 @@ impl Lowering<'_> {
             rope: None,
             side: 0,
             epsilon: 0.0,
-            within: [Limits::NONE; 3],
+            within: [ValueLimits::NONE; 3],
         };
         let launch = match *op {
             Op::HeadNorm { buffer, weight: None, heads: 1, epsilon }
                 if !is_worked_on_in_pairs(self.plan.buffer(buffer).columns) =>
             {
                 let (source, result) = self.changed(buffer)?;
-                let (work, made) = (RowWork::Norm { weight: None }, Made::Rows(result));
+                let (work, made) = (RowWork::Norm { weight: None }, MadeValue::Rows(result));
                 let launch = RowsLaunch::of(work, source, epsilon, made);
                 self.push(self.rows_of(buffer), Work::Rows(launch));
                 return Ok(());
@@ -574,7 +574,7 @@ impl Lowering<'_> {
                 let (dim, query) = self.turned(buffer, heads, None)?;
                 HeadsLaunch { dim, query: Some(query), rope: Some((dim, rope)), ..blank }
             }
-            Op::RotatePlaces { buffer, heads, theta, side } => {
+            Op::RotateByPosition { buffer, heads, theta, side } => {
                 let (dim, query) = self.turned(buffer, heads, None)?;
                 let rope = Some((dim / 2, Rope::full(theta, 1.0)));
                 HeadsLaunch { dim, query: Some(query), rope, side, ..blank }
@@ -641,7 +641,7 @@ impl Lowering<'_> {
                 let partials = Shared::Partials(self.graph.fresh_bytes(bytes as usize));
                 Splits { partials, counters: Shared::AttentionCounters }
             });
-            let (made, fused) = (Made::Rows(target), None);
+            let (made, fused) = (MadeValue::Rows(target), None);
             let frame = ();
             return Work::AttendRows(DecodeLaunch {
                 attention,
@@ -658,7 +658,7 @@ impl Lowering<'_> {
         let tiles = self.selection.tiles(&attention, rows);
         match self.selection.attend_matrix(&attention, rows) {
             Some(shape) => {
-                let made = Made::Rows(target);
+                let made = MadeValue::Rows(target);
                 let frame = ();
                 let launch = MatrixLaunch { attention, cache, frame, tiles, query, made, shape };
                 Work::AttendMatrix(launch)

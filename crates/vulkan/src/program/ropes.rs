@@ -26,7 +26,7 @@ fn kinds(plan: &Plan) -> Vec<(usize, Rope)> {
             Op::PrepareQkv { heads, rope, .. } => (heads.dim, *rope),
             Op::Rotate { buffer, heads, rope } => (plan.buffer(*buffer).columns / heads, *rope),
             // Halves of heads are rotated as heads are.
-            Op::RotatePlaces { buffer, heads, theta, .. } => {
+            Op::RotateByPosition { buffer, heads, theta, .. } => {
                 (plan.buffer(*buffer).columns / heads / 2, Rope::full(*theta, 1.0))
             }
             _ => continue,

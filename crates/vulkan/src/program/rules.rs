@@ -9,8 +9,8 @@
 //! conversions.
 
 use super::graph::{
-    Form, Graph, Home, Input, Made, Node, OperandValue, Output, ProductKernel, ProductWork, Touch,
-    ValueId, Work,
+    Form, Graph, Home, Input, MadeValue, Node, OperandValue, Output, ProductKernel, ProductWork,
+    Touch, ValueId, Work,
 };
 use super::passes::Attended;
 use super::selection::Selection;
@@ -116,8 +116,12 @@ fn any_conversion(graph: &Graph, index: usize) -> Option<Conversion> {
 
 impl Conversion {
     /// Returns what the maker writes if it converts the rows itself.
-    fn made(&self) -> Made {
-        if self.is_only { Made::Operand(self.operand) } else { Made::Both(self.rows, self.operand) }
+    fn made(&self) -> MadeValue {
+        if self.is_only {
+            MadeValue::Operand(self.operand)
+        } else {
+            MadeValue::Both(self.rows, self.operand)
+        }
     }
 }
 
@@ -161,7 +165,7 @@ fn rows_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         _ => None,
     };
     match made {
-        Some(made) if *made == Made::Rows(conversion.rows) => *made = conversion.made(),
+        Some(made) if *made == MadeValue::Rows(conversion.rows) => *made = conversion.made(),
         _ => return false,
     }
     graph.nodes.remove(index);
@@ -177,7 +181,7 @@ fn experts_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool 
             rows,
             // Matrix units give only rows.
             grouping: Grouping { is_padded: false, .. },
-            output: ExpertsOutput::Gated { made: made @ Made::Rows(_), .. },
+            output: ExpertsOutput::Gated { made: made @ MadeValue::Rows(_), .. },
             ..
         }) if *rows == columns => *made = conversion.made(),
         _ => return false,
@@ -200,12 +204,12 @@ fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selectio
         OperandKind::Plain | OperandKind::Interleaved => false,
     };
     match &mut graph.nodes[conversion.maker].work {
-        Work::AttendRows(DecodeLaunch { attention, made: made @ Made::Rows(_), .. })
+        Work::AttendRows(DecodeLaunch { attention, made: made @ MadeValue::Rows(_), .. })
             if takes(attention) =>
         {
             *made = conversion.made();
         }
-        Work::AttendMatrix(MatrixLaunch { attention, made: made @ Made::Rows(_), .. })
+        Work::AttendMatrix(MatrixLaunch { attention, made: made @ MadeValue::Rows(_), .. })
             if takes(attention) && conversion.is_only =>
         {
             *made = conversion.made();
@@ -221,9 +225,9 @@ fn gated_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -
     let Some(conversion) = conversion(graph, index) else { return false };
     let columns = graph.value(conversion.rows).columns;
     let node = &mut graph.nodes[conversion.maker];
-    let rows = graph.width.of(node.rows);
     let Work::Product(ProductWork { product, .. }) = &mut node.work else { return false };
-    let Output::Gated(Made::Rows(_)) = product.output else { return false };
+    let rows = product.width;
+    let Output::Gated(MadeValue::Rows(_)) = product.output else { return false };
     let (operand, unit) = (conversion.operand, ());
     product.output = match operand.kind {
         OperandKind::Fixed16 if selection.gates_in_fixed(&product.matrix, rows) => {
@@ -245,8 +249,8 @@ fn gated_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -
 fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let node = &graph.nodes[index];
     let Work::Product(ProductWork { product: gated, .. }) = &node.work else { return false };
-    let Output::Gated(Made::Rows(row)) = gated.output else { return false };
-    let rows = graph.width.of(node.rows);
+    let Output::Gated(MadeValue::Rows(row)) = gated.output else { return false };
+    let rows = gated.width;
     let Some(reader) = graph.nodes.iter().rposition(|node| node.work.reads(row)) else {
         return false;
     };
@@ -255,14 +259,14 @@ fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> 
     let fits = graph.readers(row) == 1
         && matches!(next.output, Output::Segments(_))
         && next.matrix.weights.len() == 1
-        && graph.width.of(node.rows) == rows
+        && next.width == rows
         && selection.interleaves(&gated.matrix, &next.matrix, rows);
     if !fits {
         return false;
     }
     let operand = graph.fresh_operand(row, OperandKind::Interleaved);
     if let Work::Product(work) = &mut graph.nodes[index].work {
-        work.product.output = Output::Gated(Made::Operand(operand));
+        work.product.output = Output::Gated(MadeValue::Operand(operand));
     }
     if let Work::Product(work) = &mut graph.nodes[reader].work {
         work.product.input = Input::Operand(Form::Operand(operand));
@@ -273,7 +277,8 @@ fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> 
 /// Lets a cutoff go on with the gated product of its result.
 fn cutoff_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Rows(launch) = graph.nodes[index].work else { return false };
-    let (RowWork::Cutoff { deviations }, Some(Made::Rows(cut))) = (launch.work, launch.made) else {
+    let (RowWork::Cutoff { deviations }, Some(MadeValue::Rows(cut))) = (launch.work, launch.made)
+    else {
         return false;
     };
     let Some(Node { work: Work::Elements(next), .. }) = graph.nodes.get(index + 1) else {
@@ -286,7 +291,7 @@ fn cutoff_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     {
         return false;
     }
-    let (work, made) = (RowWork::GatedCutoff { deviations, up }, Some(Made::Rows(result)));
+    let (work, made) = (RowWork::GatedCutoff { deviations, up }, Some(MadeValue::Rows(result)));
     graph.nodes[index].work = Work::Rows(RowsLaunch { work, made, ..launch });
     graph.nodes.remove(index + 1);
     true
@@ -323,7 +328,7 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 /// (docs/benchmarks/gpu-kernels.md); other devices have not been measured.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Some(launch) = graph.nodes[index].work.unlimited() else { return false };
-    let Some(form) = launch.made.and_then(Made::only) else { return false };
+    let Some(form) = launch.made.and_then(MadeValue::only) else { return false };
     let RowsLaunch { source, epsilon, .. } = launch;
     let norm = |updates: bool| match launch.work {
         RowWork::Norm { weight: Some(weight) } => Some(Input::Norm { x: source, weight, epsilon }),
@@ -341,11 +346,10 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
         _ => None,
     };
     let Some(first) = norm(true) else { return false };
-    let width = graph.width;
     let can_norm = |node: &Node| {
         let Work::Product(work) = &node.work else { return false };
-        let Product { matrix, input, .. } = &work.product;
-        *input == Input::Operand(form) && selection.can_norm(matrix, width.of(node.rows))
+        let Product { matrix, width, input, .. } = &work.product;
+        *input == Input::Operand(form) && selection.can_norm(matrix, *width)
     };
     let readers = graph.readers(form.id());
     let products = graph.nodes[index + 1..].iter().take_while(|node| can_norm(node)).count();
@@ -355,7 +359,7 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     for (at, node) in graph.nodes[index + 1..=index + products].iter_mut().enumerate() {
         let Work::Product(work) = &mut node.work else { unreachable!("products can norm") };
         work.product.input = norm(at == 0).unwrap_or(first);
-        work.kernel = selection.product(&work.product.matrix, width.of(node.rows), true);
+        work.kernel = selection.product(&work.product.matrix, work.product.width, true);
     }
     if let Input::NormAddNorm { x_out: Some(updated), .. } = first {
         // Every workgroup of the products reads the old one.
@@ -515,7 +519,7 @@ fn small_products_first(graph: &mut Graph, index: usize, _: &Selection) -> bool 
     first.work.touches(&mut |touch| {
         needs |= matches!(touch, Touch::Write(form) if second.work.reads(form.id()));
     });
-    let one_row = graph.width.of(first.rows) == 1 && graph.width.of(second.rows) == 1;
+    let one_row = [small, large].iter().all(|work| work.product.width == 1);
     let Output::Segments(segments) = small.product.output else { return false };
     let rows: usize = segments.iter().map(|segment| segment.rows).sum();
     let [small, large] = [small, large].map(|work| &work.product.matrix);

@@ -26,7 +26,7 @@ mod survey;
 mod table;
 
 pub(super) use background::Background;
-use measure::{Found, Measurement, Verdict, Warmth};
+use measure::{Measurement, Progressed, Verdict, Warmth};
 pub use settled::Settled;
 pub(super) use shapes::{Passes, Shapes};
 pub(super) use survey::Survey;
@@ -225,9 +225,9 @@ impl Tuner {
                 }
                 let verdict = loop {
                     match measurement.advance(gpu, seconds)? {
-                        Found::All(verdict) => break verdict,
-                        Found::Nothing if is_late(done) => break 'all,
-                        Found::Nothing => {}
+                        Progressed::All(verdict) => break verdict,
+                        Progressed::Nothing if is_late(done) => break 'all,
+                        Progressed::Nothing => {}
                     }
                 };
                 in_steps &= !measurement.has_broken;

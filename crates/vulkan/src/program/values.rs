@@ -80,15 +80,15 @@ impl Handles for Ids {
 }
 
 /// The result of a launch, in each form that another launch reads.
-pub(super) type Made = handles::Made<Ids>;
+pub(super) type MadeValue = handles::Made<Ids>;
 
-impl Made {
+impl MadeValue {
     /// Returns the form, if it is the only one.
     pub(super) fn only(self) -> Option<Form> {
         match self {
-            Made::Rows(rows) => Some(Form::Rows(rows)),
-            Made::Operand(operand) => Some(Form::Operand(operand)),
-            Made::Both(..) => None,
+            MadeValue::Rows(rows) => Some(Form::Rows(rows)),
+            MadeValue::Operand(operand) => Some(Form::Operand(operand)),
+            MadeValue::Both(..) => None,
         }
     }
 }

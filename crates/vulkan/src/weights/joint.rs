@@ -55,7 +55,7 @@ impl Joint {
         let ids = match op {
             Op::MatMul { products, .. } => products.iter().map(|product| product.weight).collect(),
             Op::GatedMatMul { gate, up, .. } => vec![*gate, *up],
-            Op::Embed { table, .. } | Op::Places { table, .. } => vec![*table],
+            Op::Embed { table, .. } | Op::PositionEmbedding { table, .. } => vec![*table],
             // Gate and up of all experts may be one weight.
             Op::GatedExperts { gate_and_up: [gate, up], .. } if gate.weight == up.weight => {
                 vec![gate.weight]

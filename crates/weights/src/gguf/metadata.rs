@@ -8,19 +8,19 @@ use crate::WeightsError;
 
 /// Keys and values in file order. Keys are unique.
 #[derive(Clone, Debug)]
-pub struct Metadata {
+pub struct GgufMetadata {
     file: Arc<str>,
     entries: Vec<(Box<str>, Value)>,
     sorted: Vec<u32>, // indices into `entries`, by key
 }
 
-impl Default for Metadata {
+impl Default for GgufMetadata {
     fn default() -> Self {
         Self::new("(metadata being built)")
     }
 }
 
-impl Metadata {
+impl GgufMetadata {
     /// Makes metadata without entries. `file` names the source in errors.
     pub fn new(file: &str) -> Self {
         Self { file: file.into(), entries: Vec::new(), sorted: Vec::new() }

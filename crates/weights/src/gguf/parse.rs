@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::cursor::Cursor;
 use super::{
     ALIGNMENT_KEY, ARCHITECTURE_KEY, ARRAY_DEPTH_MAX, Array, DEFAULT_ALIGNMENT, ENTRIES_MAX,
-    Element, KEY_BYTES_MAX, MAGIC, METADATA_BYTES_MAX, Metadata, NAME_BYTES_MAX, NESTED_ARRAYS_MAX,
-    StringArray, TENSORS_MAX, Value, alignment_is_valid,
+    Element, GgufMetadata, KEY_BYTES_MAX, MAGIC, METADATA_BYTES_MAX, NAME_BYTES_MAX,
+    NESTED_ARRAYS_MAX, StringArray, TENSORS_MAX, Value, alignment_is_valid,
 };
 use crate::dtype::foreign_ggml_name;
 use crate::error::quoted;
@@ -20,7 +20,7 @@ pub struct Layout {
     /// Alignment of tensor data, in bytes.
     pub alignment: u32,
     /// The metadata.
-    pub metadata: Metadata,
+    pub metadata: GgufMetadata,
     /// The tensors in file order.
     pub tensors: Vec<TensorInfo>,
     /// The tensors of integers in file order.
@@ -194,7 +194,7 @@ fn read_counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64), WeightsError> {
     Ok((counts[0], counts[1]))
 }
 
-fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u32), WeightsError> {
+fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(GgufMetadata, u32), WeightsError> {
     let start = cursor.offset();
     cursor.bound(Some((METADATA_BYTES_MAX, "the metadata")));
     let mut entries = Vec::with_capacity(count as usize);
@@ -221,7 +221,7 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u32),
         entries.push((key, value));
     }
     cursor.bound(None);
-    let metadata = Metadata::from_entries(cursor.file(), entries).map_err(|key| {
+    let metadata = GgufMetadata::from_entries(cursor.file(), entries).map_err(|key| {
         cursor.error_at(start, format!("metadata key {} appears twice", quoted(key.as_bytes())))
     })?;
     Ok((metadata, alignment))

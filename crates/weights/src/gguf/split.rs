@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Layout, Metadata, parse};
+use super::{GgufMetadata, Layout, parse};
 use crate::WeightsError;
 use crate::error::{DOWNLOAD_AGAIN, quoted};
 use crate::map::Mapping;
 
 /// The mapped parts of a model, in order; a single file is one part.
 pub(crate) struct Parts {
-    pub(crate) metadata: Metadata,
+    pub(crate) metadata: GgufMetadata,
     pub(crate) parts: Vec<(Arc<Mapping>, Layout)>,
 }
 
@@ -69,7 +69,7 @@ fn part_prefix(path: &Path, count: u64) -> Option<String> {
     (is_number && count <= 99_999).then(|| prefix.to_owned())
 }
 
-fn check_part(metadata: &Metadata, number: u64, count: u64) -> Result<(), WeightsError> {
+fn check_part(metadata: &GgufMetadata, number: u64, count: u64) -> Result<(), WeightsError> {
     let (found_number, found_count) = (metadata.u64("split.no")?, metadata.u64("split.count")?);
     if (found_number, found_count) == (number - 1, count) {
         return Ok(());

@@ -10,7 +10,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::{
-    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Element, KEY_BYTES_MAX, MAGIC, Metadata,
+    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Element, GgufMetadata, KEY_BYTES_MAX, MAGIC,
     NAME_BYTES_MAX, Value, alignment_is_valid,
 };
 use crate::{DType, Tensor, WeightsError, create_part};
@@ -19,7 +19,7 @@ use crate::{DType, Tensor, WeightsError, create_part};
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    metadata: Metadata,
+    metadata: GgufMetadata,
     declared: Vec<Declared>,
 }
 
@@ -38,7 +38,7 @@ impl Writer {
     ///
     /// Returns an error if a key is empty, longer than 65,535 bytes or contains NUL, or if
     /// `general.alignment` is not a u32 power of two from 8 to 65,536.
-    pub fn new(path: impl Into<PathBuf>, metadata: Metadata) -> Result<Self, WeightsError> {
+    pub fn new(path: impl Into<PathBuf>, metadata: GgufMetadata) -> Result<Self, WeightsError> {
         for (key, value) in metadata.iter() {
             if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
                 return Err(metadata.error(key, "keys have 1 to 65535 bytes and no NUL"));
@@ -138,7 +138,7 @@ impl Writer {
     }
 }
 
-fn header(metadata: &Metadata, declared: &[Declared], alignment: u64) -> Vec<u8> {
+fn header(metadata: &GgufMetadata, declared: &[Declared], alignment: u64) -> Vec<u8> {
     let mut header = Vec::new();
     header.extend_from_slice(&MAGIC);
     header.extend_from_slice(&3_u32.to_le_bytes());

@@ -118,11 +118,11 @@ mod pairs {
 
     #[test]
     fn two_panels_give_the_bits_of_one() {
-        compare::<avx2::Avx2, formats::classic::Q4_0>(Isa::Avx2, DType::Q4_0);
-        compare::<avx2::Avx2, formats::classic::Q8_0>(Isa::Avx2, DType::Q8_0);
+        compare::<avx2::Avx2Kernel, formats::classic::Q4_0>(Isa::Avx2, DType::Q4_0);
+        compare::<avx2::Avx2Kernel, formats::classic::Q8_0>(Isa::Avx2, DType::Q8_0);
         compare::<avx_vnni::AvxVnni, formats::classic::Q4_0>(Isa::AvxVnni, DType::Q4_0);
         compare::<avx_vnni::AvxVnni, formats::classic::Q8_0>(Isa::AvxVnni, DType::Q8_0);
-        compare::<avx512::Avx512, formats::classic::Q4_0>(Isa::Avx512Vnni, DType::Q4_0);
-        compare::<avx512::Avx512, formats::classic::Q8_0>(Isa::Avx512Vnni, DType::Q8_0);
+        compare::<avx512::Avx512Kernel, formats::classic::Q4_0>(Isa::Avx512Vnni, DType::Q4_0);
+        compare::<avx512::Avx512Kernel, formats::classic::Q8_0>(Isa::Avx512Vnni, DType::Q8_0);
     }
 }

@@ -217,7 +217,8 @@ impl Frame<'_> {
             Op::MatMul { input, products } => ((*input, self.input_rows(*input)), products, part),
             // Its first phase waits for the guest.
             Op::Away { steps } => {
-                let ((input, rows), products, part) = self.products_of(&steps[0].op, part - 1);
+                let [step] = &steps[..] else { unreachable!("a partner computes one operation") };
+                let ((input, rows), products, part) = self.products_of(&step.op, part - 1);
                 let is_away = self.is_away.load(Ordering::Relaxed);
                 ((input, if is_away { rows.without_bulk() } else { rows }), products, part)
             }

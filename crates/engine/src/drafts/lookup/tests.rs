@@ -23,7 +23,7 @@ fn ask(id: u64, tokens: &[u32], most: usize) -> Ask<'_> {
         stop_ids: &[],
         most,
         state: &[],
-        stream: &STREAM,
+        sampler: &STREAM,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::events::Finish;
 impl Sequence {
     /// Excludes the tokens that are never chosen, if nothing is excluded yet.
     pub(super) fn allow_all_but_suppressed(&self, vocabulary: usize, draw: &mut Draw) {
-        if draw.allowed.is_empty() && !self.stream.suppressed().is_empty() {
+        if draw.allowed.is_empty() && !self.sampler.suppressed().is_empty() {
             draw.allowed.resize(vocabulary.div_ceil(32), u32::MAX);
             self.exclude(vocabulary, &mut draw.allowed);
         }
@@ -57,7 +57,7 @@ impl Sequence {
         if let Some(last) = allowed.last_mut().filter(|_| !vocabulary.is_multiple_of(32)) {
             *last &= (1 << (vocabulary % 32)) - 1;
         }
-        for &id in self.stream.suppressed() {
+        for &id in self.sampler.suppressed() {
             if let Some(word) = allowed.get_mut(id as usize / 32) {
                 *word &= !(1 << (id % 32));
             }

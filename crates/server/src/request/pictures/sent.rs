@@ -393,13 +393,13 @@ impl Sent {
     ///
     /// # Errors
     /// 400 naming a picture of the newest turn that is damaged.
-    pub(crate) fn sights(
+    pub(crate) fn handles(
         &mut self,
         pictures: &Pictures,
         scope: Scope,
     ) -> Result<Vec<Option<PictureHandle>>, ApiError> {
         let mut known: HashMap<[u8; 32], PictureHandle> = HashMap::new();
-        let mut sights = Vec::with_capacity(self.pictures.len());
+        let mut handles = Vec::with_capacity(self.pictures.len());
         for index in 0..self.pictures.len() {
             let picture = &mut self.pictures[index];
             let room = picture.room.take();
@@ -407,15 +407,15 @@ impl Sent {
             let PictureSource::Measured(Measured { file, digest, limits, .. }) = source else {
                 return Err(ApiError::internal("a picture was not measured"));
             };
-            if let Some(sight) = known.get(&digest) {
-                sights.push(Some(sight.clone()));
+            if let Some(handle) = known.get(&digest) {
+                handles.push(Some(handle.clone()));
                 continue;
             }
             let decoded = match Picture::decode(&file, &limits) {
                 Ok(decoded) => decoded,
                 Err(error) => {
                     self.fail(index, self.wrong(index, error))?;
-                    sights.push(None);
+                    handles.push(None);
                     continue;
                 }
             };
@@ -425,11 +425,11 @@ impl Sent {
             let input = tower_input(&prepared);
             // Otherwise the time of a request would tell who else has sent the picture.
             let input = TowerInput { digest: scope.digest(input.digest), ..input };
-            let sight = pictures.tower.sight_in(input, room);
-            known.insert(digest, sight.clone());
-            sights.push(Some(sight));
+            let handle = pictures.tower.handle_in(input, room);
+            known.insert(digest, handle.clone());
+            handles.push(Some(handle));
         }
-        Ok(sights)
+        Ok(handles)
     }
 }
 

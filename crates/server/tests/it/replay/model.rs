@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use trine_weights::DType;
-use trine_weights::gguf::{Array, Metadata, StringArray, Value, Writer};
+use trine_weights::gguf::{Array, GgufMetadata, StringArray, Value, Writer};
 
 /// Which marks a vocabulary has, by their ids.
 pub(crate) type Marks = &'static [(usize, &'static str)];
@@ -288,8 +288,8 @@ pub(crate) fn write(path: &Path, script: &Script<'_>) {
     data.finish().unwrap();
 }
 
-fn metadata(vocabulary: &Vocabulary, template: &str, sizes: [usize; 4]) -> Metadata {
-    let mut metadata = Metadata::new("replay");
+fn metadata(vocabulary: &Vocabulary, template: &str, sizes: [usize; 4]) -> GgufMetadata {
+    let mut metadata = GgufMetadata::new("replay");
     let number = |value: usize| Value::U32(value as u32);
     let text = |value: &str| Value::String(value.into());
     let mut tokens = StringArray::default();

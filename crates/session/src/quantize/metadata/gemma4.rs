@@ -4,7 +4,7 @@ use anyhow::Result;
 use trine_model::{
     AssistantConfig, AttentionKind, Config, Family, Gemma4Config, LayerConfig, names,
 };
-use trine_weights::gguf::{Array, Metadata as Entries, Value};
+use trine_weights::gguf::{Array, GgufMetadata as Entries, Value};
 
 use super::values::{number, per_layer};
 

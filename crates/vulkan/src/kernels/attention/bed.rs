@@ -13,7 +13,7 @@ use trine_model::{Heads, KvType, Width};
 
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache};
 use crate::kernels::heads::{HeadsLaunch, Stored};
-use crate::kernels::limits::Limits;
+use crate::kernels::limits::ValueLimits;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::testing::{gpu, poisoned, run, upload};
@@ -57,7 +57,7 @@ impl Case {
 }
 
 /// Buffers and addresses of one step.
-pub(crate) struct Frame {
+pub(crate) struct BedFrame {
     pub(crate) addresses: FrameAddresses,
     pub(crate) tiles: usize,
     _buffers: Vec<Buffer>,
@@ -70,7 +70,7 @@ pub(crate) struct Bed {
     pub(crate) cache: KvCache,
     pub(crate) memory: Buffer,
     pub(crate) expected_cache: ExpectedCache,
-    pub(crate) frame: Frame,
+    pub(crate) frame: BedFrame,
     /// Rows of the step, and the most that fit.
     pub(crate) rows: usize,
     pub(crate) width: usize,
@@ -183,7 +183,7 @@ impl Bed {
                 tile_rows: case.tile_rows,
             },
             expected_cache: ExpectedCache::default(),
-            frame: Frame {
+            frame: BedFrame {
                 addresses: FrameAddresses { frame: 0, tables: 0, tiles: 0, picks: 0 },
                 tiles: 0,
                 _buffers: vec![],
@@ -207,7 +207,7 @@ impl Bed {
     }
 
     /// Returns what the host writes for rows of (sequence, position).
-    pub(crate) fn frame_of(&self, rows: &[(usize, usize)]) -> Frame {
+    pub(crate) fn frame_of(&self, rows: &[(usize, usize)]) -> BedFrame {
         let tables = self.blocks.concat();
         let mut tiles: Vec<[u32; 4]> = Vec::new();
         let mut words = self.words(rows);
@@ -222,7 +222,7 @@ impl Bed {
         let buffers =
             [upload(&self.gpu, &words), upload(&self.gpu, &tables), upload(&self.gpu, &tiles)];
         let [frame, tables, list] = buffers.each_ref().map(Buffer::address);
-        Frame {
+        BedFrame {
             addresses: FrameAddresses { frame, tables, tiles: list, picks: 0 },
             tiles: tiles.len(),
             _buffers: buffers.to_vec(),
@@ -241,7 +241,7 @@ impl Bed {
     }
 
     /// Returns what the host writes for these rows of the step as its output rows.
-    pub(crate) fn picking(&self, rows: &[usize]) -> Frame {
+    pub(crate) fn picking(&self, rows: &[usize]) -> BedFrame {
         let places = self.places();
         let frame = self.frame_of(&places);
         let mut words: Vec<u32> = self.words(&places);
@@ -254,7 +254,7 @@ impl Bed {
         let addresses = FrameAddresses { frame: memory.address(), picks, ..frame.addresses };
         let mut kept = frame._buffers;
         kept.push(memory);
-        Frame { addresses, tiles: frame.tiles, _buffers: kept }
+        BedFrame { addresses, tiles: frame.tiles, _buffers: kept }
     }
 
     /// Returns the block of the cache that holds a position.
@@ -308,7 +308,7 @@ impl Bed {
             }),
             rope: None,
             side: 0,
-            within: [Limits::NONE; 3],
+            within: [ValueLimits::NONE; 3],
             epsilon: 0.0,
         };
         run(&self.gpu, &[launch.dispatch(&self.gpu, "store", 0).unwrap()]);

@@ -4,7 +4,7 @@
 use trine_model::KvType;
 
 use super::direct::{AttendDirectShape, SUMS_MAX};
-use super::tile::Args;
+use super::tile::TileArgs;
 use super::{Attention, KV_BLOCK, KvCache, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
 use crate::compiler::Compiler;
@@ -316,7 +316,8 @@ impl MatrixLaunch {
         };
         let (reads, writes) = spans(|look| _ = self.visit(look));
         let key = self.key(gpu.capabilities());
-        let args = Args::new(&self.attention, &self.cache, &self.frame, self.query, target, scales);
+        let args =
+            TileArgs::new(&self.attention, &self.cache, &self.frame, self.query, target, scales);
         Ok(Dispatch {
             label: label.to_owned(),
             step,

@@ -8,7 +8,7 @@ use super::*;
 use crate::dispatch::{Dispatch, Span};
 use crate::kernels::handles::Made;
 use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned, turns};
-use crate::kernels::limits::Limits;
+use crate::kernels::limits::ValueLimits;
 use crate::kernels::operand::{Operand, OperandKind, fragment_place};
 use crate::kernels::rows::tests::allocated;
 use crate::raw::memory::Buffer;
@@ -454,7 +454,7 @@ fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
         }),
         rope: Some(parameters.table.address()),
         side: 0,
-        within: [Limits::NONE; 3],
+        within: [ValueLimits::NONE; 3],
         epsilon: 1e-6,
     };
     let dispatches = vec![

@@ -63,7 +63,7 @@ pub struct TileLaunch<H: Handles = Addresses> {
 /// Arguments of both kernels for many rows; the one in plain arithmetic does not use the last.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub(super) struct Args {
+pub(super) struct TileArgs {
     frame: u64,
     tables: u64,
     tiles: u64,
@@ -77,7 +77,7 @@ pub(super) struct Args {
     scales: u64,
 }
 
-impl Args {
+impl TileArgs {
     pub(super) fn new(
         attention: &Attention,
         cache: &KvCache,
@@ -160,7 +160,8 @@ impl TileLaunch {
             self.shape.batch.min(keys as u32),
         ];
         let key = KernelKey { shader: Shader("attend_tile"), constants, subgroup: None };
-        let args = Args::new(&self.attention, &self.cache, &self.frame, self.query, self.target, 0);
+        let args =
+            TileArgs::new(&self.attention, &self.cache, &self.frame, self.query, self.target, 0);
         let (reads, writes) = spans(|look| _ = self.visit(look));
         Ok(Dispatch {
             label: label.to_owned(),

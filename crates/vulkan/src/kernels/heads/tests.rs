@@ -107,7 +107,7 @@ fn prepare(
     weights: Option<[&[f32]; 2]>,
     rope: Option<Rope>,
     side: usize,
-    within: [Limits; 3],
+    within: [ValueLimits; 3],
 ) -> (Vec<f32>, [Vec<f32>; 2]) {
     let Heads { query, dim, .. } = bed.case.heads;
     let query_memory = bed.rows_of(&bed.query);
@@ -159,19 +159,19 @@ fn queries_and_keys_are_normed_and_turned() {
         {
             let mut bed = Bed::new(case(heads, kind, None, at as u64));
             let dim = heads.2;
-            let limits = |low, high| Limits { low, high };
+            let limits = |low, high| ValueLimits { low, high };
             let within = match with.2 {
                 // Queries, keys and values are within 2, 3 and 5.
                 3 => [limits(-1.5, 0.25), limits(-0.5, 2.0), limits(-4.0, 1.0)],
-                5 => [Limits::NONE, limits(0.0, 1.0), Limits::NONE],
-                _ => [Limits::NONE; 3],
+                5 => [ValueLimits::NONE, limits(0.0, 1.0), ValueLimits::NONE],
+                _ => [ValueLimits::NONE; 3],
             };
             let weights: [Vec<f32>; 2] =
                 [0.3, 0.8].map(|start| (0..dim).map(|e| start + e as f32 / dim as f32).collect());
             let pair = [weights[0].as_slice(), &weights[1]];
             let (query, [key, value]) =
                 prepare(&bed, with.0.then_some(pair), with.1.then_some(rope), with.2, within);
-            let limited = |values: &[f32], Limits { low, high }| -> Vec<f32> {
+            let limited = |values: &[f32], ValueLimits { low, high }| -> Vec<f32> {
                 values.iter().map(|value| value.clamp(low, high)).collect()
             };
             let mut expected = [limited(&bed.query, within[0]), limited(&bed.key, within[1])];
@@ -242,7 +242,7 @@ fn rotations_are_right_at_every_position() {
             stored: None,
             rope: Some(table.address()),
             side: 0,
-            within: [Limits::NONE; 3],
+            within: [ValueLimits::NONE; 3],
             epsilon: 0.0,
         };
         run(&bed.gpu, &[launch.dispatch(&bed.gpu, "rotate", 0).unwrap()]);
@@ -282,7 +282,7 @@ fn norms_without_factors_and_picked_rows() {
         stored: None,
         rope: Some(table.address()),
         side: 0,
-        within: [Limits::NONE; 3],
+        within: [ValueLimits::NONE; 3],
         epsilon: 1e-6,
     };
     run(&bed.gpu, &[launch.dispatch(&bed.gpu, "turn", 0).unwrap()]);
@@ -347,7 +347,7 @@ fn biases_are_added_to_keys_and_values_that_are_stored() {
             }),
             rope: None,
             side: 0,
-            within: [Limits::NONE; 3],
+            within: [ValueLimits::NONE; 3],
             epsilon: 0.0,
         };
         run(&bed.gpu, &[launch.dispatch(&bed.gpu, "store", 0).unwrap()]);

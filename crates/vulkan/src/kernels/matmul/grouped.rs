@@ -21,6 +21,7 @@ use crate::capabilities::Capabilities;
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
+use crate::kernels::handles::{Made, spans};
 use crate::kernels::operand::OperandKind;
 use crate::kernels::product::{Front, Product, ProductOutput, no_room};
 use crate::pack::{Format, Matrix};
@@ -140,11 +141,11 @@ impl GroupedLaunch {
     ) -> Result<Dispatch, GpuError> {
         let capabilities = gpu.capabilities();
         let Product { input, output, .. } = self.one;
-        let operand = input.operand().filter(|it| it.kind == shape.operand(self.matrix.format));
-        let operand = operand.unwrap_or_else(|| panic!("the operand of {shape:?}"));
+        let kind = input.operand().map(|operand| operand.kind);
+        assert_eq!(kind, Some(shape.operand(self.matrix.format)), "the operand of {shape:?}");
         let target = match output {
             ProductOutput::Segments(segments) => segments.only(),
-            ProductOutput::Gated(made) => made.rows(),
+            ProductOutput::Gated(Made::Rows(target)) => Some(target),
             _ => None,
         };
         let target = target.expect("products of groups give f32 to one place");
@@ -155,14 +156,16 @@ impl GroupedLaunch {
         let constants = shape.constants(capabilities, &launch, false);
         let key = KernelKey { shader, constants, subgroup: Some(capabilities.subgroup) };
         let tiles = launch.tiles(shape.tile());
+        let (mut reads, writes) = spans(|look| _ = self.one.visit(look));
+        reads.push(self.sorted);
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&self.args(target)),
             groups: [tiles, self.groups as u32, 1],
-            reads: operand.spans().chain([self.sorted]).collect(),
-            writes: vec![target],
+            reads,
+            writes,
             link: Link::Outside,
             hands: None,
         })

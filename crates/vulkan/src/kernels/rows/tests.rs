@@ -268,14 +268,14 @@ fn norms_and_operands_agree_with_their_definitions() {
 #[test]
 fn limited_rows_agree_with_their_definitions() {
     let gpu = gpu();
-    let limits = |low, high| Limits { low, high };
+    let limits = |low, high| ValueLimits { low, high };
     let within =
         RowLimits { row: limits(-2.0, 1.0), target: limits(0.25, 3.0), result: limits(-0.5, 0.75) };
     let gelu = |x: f64| {
         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
         0.5 * x * (1.0 + inner.tanh())
     };
-    let limited = |value: f64, Limits { low, high }: Limits| {
+    let limited = |value: f64, ValueLimits { low, high }: ValueLimits| {
         if value.is_nan() { value } else { value.clamp(f64::from(low), f64::from(high)) }
     };
     for (case, columns) in [31, 100, 320, 1152].into_iter().enumerate() {
@@ -286,7 +286,7 @@ fn limited_rows_agree_with_their_definitions() {
         let [input, up, factors] = [&source, &target, &weight].map(|values| upload(&gpu, values));
         let count = upload(&gpu, &[2_u32]);
         let works = [
-            (RowWork::Convert { parts: 1 }, RowLimits { row: Limits::NONE, ..within }),
+            (RowWork::Convert { parts: 1 }, RowLimits { row: ValueLimits::NONE, ..within }),
             (RowWork::Norm { weight: Some(factors.address()) }, within),
             (RowWork::Gate { up: up.span() }, within),
             (RowWork::Gate { up: up.span() }, RowLimits::NONE),

@@ -2,7 +2,7 @@
 
 use trine_model::{BufferId, ExpertMatrix, Op, Routes, Rows, WeightId};
 
-use super::super::graph::{Form, Home, Ids, Made, OperandValue, ValueId, Work};
+use super::super::graph::{Form, Home, Ids, MadeValue, OperandValue, ValueId, Work};
 use super::Lowering;
 use crate::error::GpuError;
 use crate::kernels::elements::ElementWork;
@@ -137,7 +137,7 @@ impl Lowering<'_> {
             && gate_and_up[0].step == gate_and_up[1].step
         {
             let (joint, matrix) = (joints[0].clone(), gate_and_up[0]);
-            let made = Made::Rows(self.fresh(output));
+            let made = MadeValue::Rows(self.fresh(output));
             let made = ExpertsOutput::Gated { made, split: up - gate };
             let product = Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
             return self.entry_product(product);
@@ -209,7 +209,7 @@ impl Lowering<'_> {
             let (count, kind) = (self.count(input) * used / shared, OperandKind::Fixed16);
             let operand = self.graph.fresh_operand_of(count, joint.columns, kind);
             let parts = self.graph.value(source).columns / joint.columns;
-            let (work, made) = (RowWork::Convert { parts }, Made::Operand(operand));
+            let (work, made) = (RowWork::Convert { parts }, MadeValue::Operand(operand));
             self.push(of, Work::Rows(RowsLaunch::of(work, source, 0.0, made)));
             Form::Operand(operand)
         };

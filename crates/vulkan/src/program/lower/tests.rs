@@ -387,7 +387,7 @@ fn heads_whose_halves_are_odd_are_not_rotated_by_places() {
         let mut plan = streams(256);
         let buffer = plan.outputs[0];
         plan.buffers[buffer.0].columns = 24;
-        let op = Op::RotatePlaces { buffer, heads, theta: 100.0, side: 8 };
+        let op = Op::RotateByPosition { buffer, heads, theta: 100.0, side: 8 };
         plan.steps.push(trine_model::Step { label: "rotated".to_owned(), op });
         check(&plan, &h200())
     };

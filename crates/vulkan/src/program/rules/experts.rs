@@ -1,7 +1,7 @@
 //! Rules for experts: the norm before a router, the product with it and the choice from its logits
 //! become one launch, which also gives another norm of the same rows.
 
-use super::super::graph::{Graph, Ids, Made, Normed, Work};
+use super::super::graph::{Graph, Ids, MadeValue, Normed, Work};
 use super::super::selection::Selection;
 use super::super::values::Shared;
 use super::streams::small_product;
@@ -37,7 +37,7 @@ fn found_router(
     let product = graph.maker(index, logits)?;
     let (normed, router, result) = small_product(graph, product)?;
     let norm_at = graph.maker(product, normed)?;
-    let Some(Normed { source, weight, epsilon, made: Made::Rows(row) }) =
+    let Some(Normed { source, weight, epsilon, made: MadeValue::Rows(row) }) =
         graph.nodes[norm_at].work.normed()
     else {
         return None;

@@ -1,10 +1,10 @@
 //! Rules for limits of values: what makes or reads limited rows keeps the limits itself.
 
-use super::super::graph::{Graph, Home, Ids, Made, ValueId, Work};
+use super::super::graph::{Graph, Home, Ids, MadeValue, ValueId, Work};
 use super::super::selection::Selection;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::heads::HeadsLaunch;
-use crate::kernels::limits::Limits;
+use crate::kernels::limits::ValueLimits;
 use crate::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 
 /// Returns a launch with room for limits, if it is of a kind that can keep them.
@@ -23,7 +23,7 @@ fn limited(graph: &Graph, work: &Work) -> Option<RowsLaunch<Ids>> {
             result,
             ..
         }) if graph.value(gate).columns == graph.value(up).columns => {
-            Some(RowsLaunch::of(RowWork::Gate { up }, gate, 0.0, Made::Rows(result)))
+            Some(RowsLaunch::of(RowWork::Gate { up }, gate, 0.0, MadeValue::Rows(result)))
         }
         _ => None,
     }
@@ -34,7 +34,7 @@ struct Limit {
     at: usize,
     /// The rows that it reads.
     rows: ValueId,
-    limits: Limits,
+    limits: ValueLimits,
 }
 
 /// Returns the launch that makes a value, if it only limits rows that are still there at `index`.
@@ -47,7 +47,7 @@ fn limit_of(graph: &Graph, index: usize, value: ValueId) -> Option<Limit> {
         }) => graph.is_kept(at + 1..index, rows).then_some(Limit {
             at,
             rows,
-            limits: Limits { low, high },
+            limits: ValueLimits { low, high },
         }),
         _ => None,
     }
@@ -58,7 +58,7 @@ fn limit_of(graph: &Graph, index: usize, value: ValueId) -> Option<Limit> {
 fn take<'a>(
     graph: &Graph,
     index: usize,
-    all: impl IntoIterator<Item = (&'a mut ValueId, &'a mut Limits)>,
+    all: impl IntoIterator<Item = (&'a mut ValueId, &'a mut ValueLimits)>,
 ) -> Vec<usize> {
     let taken = all.into_iter().filter_map(|(rows, limits)| {
         let is_only = graph.readers(*rows) == 1 && limits.are_none();
@@ -133,7 +133,7 @@ pub(super) fn conversions_limit(graph: &mut Graph, index: usize, _: &Selection) 
         return false;
     }
     let within = RowLimits { result: limit.limits, ..RowLimits::NONE };
-    let (work, made) = (RowWork::Convert { parts: 1 }, Made::Operand(operand));
+    let (work, made) = (RowWork::Convert { parts: 1 }, MadeValue::Operand(operand));
     let launch = RowsLaunch { within, ..RowsLaunch::of(work, limit.rows, 0.0, made) };
     graph.nodes[index].work = Work::Rows(launch);
     if graph.readers(source) == 0 {
@@ -151,7 +151,7 @@ pub(super) fn results_are_limited(graph: &mut Graph, index: usize, _: &Selection
     };
     let Some(maker) = graph.maker(index, source) else { return false };
     let Some(mut launch) = limited(graph, &graph.nodes[maker].work) else { return false };
-    let fits = launch.made == Some(Made::Rows(source))
+    let fits = launch.made == Some(MadeValue::Rows(source))
         && launch.within.result.are_none()
         && !within.result.are_none()
         && graph.readers(source) == 1;

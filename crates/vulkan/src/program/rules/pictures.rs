@@ -2,7 +2,7 @@
 
 use trine_model::WeightId;
 
-use super::super::graph::{Graph, Home, Made, Node, Output, ValueId, Work};
+use super::super::graph::{Graph, Home, MadeValue, Node, Output, ValueId, Work};
 use super::super::selection::Selection;
 use crate::kernels::attention::{MatrixLaunch, WholeLaunch};
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
@@ -83,7 +83,7 @@ pub(super) fn products_add(graph: &mut Graph, index: usize, selection: &Selectio
     }
     if let Work::Product(work) = &mut graph.nodes[index].work {
         let mut results = results.into_iter();
-        let segments = segments.map(|part| results.next().unwrap_or(part.target));
+        let segments = segments.map(|_| results.next().expect("each part has a bias"));
         let biases = std::array::from_fn(|at| biases.get(at).copied());
         work.product.output = Output::Biased { segments, biases };
     }
@@ -100,7 +100,7 @@ pub(super) fn products_activate(graph: &mut Graph, index: usize, selection: &Sel
     let Some(RowsLaunch {
         work: RowWork::Gelu { bias: None },
         source,
-        made: Some(Made::Operand(operand)),
+        made: Some(MadeValue::Operand(operand)),
         ..
     }) = graph.nodes[index].work.unlimited()
     else {
@@ -126,7 +126,8 @@ pub(super) fn products_activate(graph: &mut Graph, index: usize, selection: &Sel
 /// cache, where both kernels do that.
 pub(super) fn attends_whole(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::AttendMatrix(launch) = &graph.nodes[index].work else { return false };
-    let MatrixLaunch { query, cache, attention, made: Made::Operand(output), .. } = *launch else {
+    let MatrixLaunch { query, cache, attention, made: MadeValue::Operand(output), .. } = *launch
+    else {
         return false;
     };
     let [.., product, store] = &graph.nodes[..index] else { return false };
@@ -201,7 +202,7 @@ pub(super) fn activations_add(graph: &mut Graph, index: usize, _: &Selection) ->
         Some((_, weight, source)) => (source, Some(weight)),
         None => (target, None),
     };
-    let launch = RowsLaunch::of(RowWork::Gelu { bias }, source, 0.0, Made::Rows(result));
+    let launch = RowsLaunch::of(RowWork::Gelu { bias }, source, 0.0, MadeValue::Rows(result));
     graph.nodes[index].work = Work::Rows(launch);
     if let Some((at, ..)) = biased {
         graph.nodes.remove(at);

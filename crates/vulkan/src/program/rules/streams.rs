@@ -7,7 +7,7 @@
 use trine_model::WeightId;
 
 use super::super::graph::{
-    Form, Graph, Home, Ids, Input, Made, Normed, Output, ProductWork, ValueId, Work,
+    Form, Graph, Home, Ids, Input, MadeValue, Normed, Output, ProductWork, ValueId, Work,
 };
 use super::super::selection::Selection;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
@@ -43,7 +43,7 @@ struct NormBeforeRouter {
 
 fn norm_before_router(graph: &Graph, index: usize) -> Option<NormBeforeRouter> {
     let launch = graph.nodes[index].work.unlimited()?;
-    let RowsLaunch { source, epsilon, made: Some(Made::Rows(result)), .. } = launch else {
+    let RowsLaunch { source, epsilon, made: Some(MadeValue::Rows(result)), .. } = launch else {
         return None;
     };
     match launch.work {
@@ -148,7 +148,7 @@ fn corrected(
 
 /// Lets a mix with a router add the norm of a row to all its streams but the first.
 pub(super) fn route_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Some(Normed { source, weight, epsilon, made: Made::Rows(normed) }) =
+    let Some(Normed { source, weight, epsilon, made: MadeValue::Rows(normed) }) =
         graph.nodes[index].work.normed()
     else {
         return false;
@@ -203,7 +203,9 @@ pub(super) fn route_finishes(graph: &mut Graph, index: usize, _: &Selection) -> 
                 result,
                 ..
             }),
-        ) if source == stream => FirstStream::Scaled(Finish { weight, made: Made::Rows(result) }),
+        ) if source == stream => {
+            FirstStream::Scaled(Finish { weight, made: MadeValue::Rows(result) })
+        }
         _ => return false,
     };
     if let Work::Route(work) = &mut graph.nodes[index].work {

@@ -3,7 +3,7 @@
 
 use trine_model::TERMS_MAX;
 
-use super::super::graph::{Graph, Ids, Made, Normed, ValueId, Work};
+use super::super::graph::{Graph, Ids, MadeValue, Normed, ValueId, Work};
 use super::super::selection::Selection;
 use crate::kernels::rows::{RowWork, RowsLaunch, Target};
 use crate::kernels::sum::{Finish, NORMED_COLUMNS_MAX, SumAdd, SumLaunch, SumTerm};
@@ -26,7 +26,7 @@ fn only_term(graph: &Graph, value: ValueId) -> Option<(usize, &SumLaunch<Ids>, u
 
 /// Lets a sum norm a term, if nothing else reads the norm.
 pub(super) fn sum_norms_term(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Some(Normed { source, weight, epsilon, made: Made::Rows(normed) }) =
+    let Some(Normed { source, weight, epsilon, made: MadeValue::Rows(normed) }) =
         graph.nodes[index].work.normed()
     else {
         return false;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trine_backend::Idle;
 
-use super::measure::{Found, Measurement, Warmth};
+use super::measure::{Measurement, Progressed, Warmth};
 use super::settled::OfDevice;
 use super::shapes::Passes;
 use super::survey::Survey;
@@ -173,14 +173,14 @@ impl Measuring {
     fn time(&mut self, mut measurement: Box<Measurement>) -> Result<(), GpuError> {
         let seconds = self.gpu.submission_seconds().min(PIECE_SECONDS);
         let is_software = self.gpu.capabilities().kind == DeviceKind::Processor;
-        let mut found = Found::Nothing;
+        let mut found = Progressed::Nothing;
         if is_software || self.warmth.is_warm() {
             found = measurement.advance(&self.gpu, seconds)?;
             self.warmth.worked();
         } else if !self.warmth.rise(&self.gpu, &mut measurement, seconds)? {
-            found = Found::All(None);
+            found = Progressed::All(None);
         }
-        let Found::All(verdict) = found else {
+        let Progressed::All(verdict) = found else {
             self.state = State::Timing(measurement);
             return Ok(());
         };

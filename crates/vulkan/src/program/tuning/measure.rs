@@ -148,7 +148,7 @@ enum Stage {
 
 /// What a piece of a measurement has brought.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Found {
+pub(super) enum Progressed {
     /// Nothing yet.
     Nothing,
     /// The end; without a verdict if the device's clock is not usable or a chain broke.
@@ -201,21 +201,25 @@ impl Measurement {
     }
 
     /// Measures on, by launches or steps that are predicted to take some seconds, or by one.
-    pub(super) fn advance(&mut self, gpu: &Arc<Gpu>, seconds: f64) -> Result<Found, GpuError> {
+    pub(super) fn advance(&mut self, gpu: &Arc<Gpu>, seconds: f64) -> Result<Progressed, GpuError> {
         if self.has_broken {
-            return Ok(Found::All(None));
+            return Ok(Progressed::All(None));
         }
         let rest = self.order.len() - self.seconds.len();
         let taken =
             self.order.iter().skip(self.seconds.len()).take(self.fitting(seconds).min(rest));
         let named: Vec<usize> = taken.map(|&place| self.trials[place]).collect();
-        let Some(found) = self.times(gpu, &named)? else { return Ok(Found::All(None)) };
+        let Some(found) = self.times(gpu, &named)? else { return Ok(Progressed::All(None)) };
         self.seconds.extend(found);
-        Ok(if self.seconds.len() < self.order.len() { Found::Nothing } else { self.conclude() })
+        Ok(if self.seconds.len() < self.order.len() {
+            Progressed::Nothing
+        } else {
+            self.conclude()
+        })
     }
 
     /// Goes on to the next stage.
-    fn conclude(&mut self) -> Found {
+    fn conclude(&mut self) -> Progressed {
         let mut samples = vec![Vec::new(); self.trials.len()];
         self.order.iter().zip(&self.seconds).for_each(|(&place, &took)| samples[place].push(took));
         let medians: Vec<f64> = samples.iter().map(|times| median(times)).collect();
@@ -234,10 +238,10 @@ impl Measurement {
             Stage::Final => {
                 let verdict = judge(&samples, margin);
                 let named = |found: Verdict| Verdict { best: self.trials[found.best], ..found };
-                return Found::All(verdict.map(named));
+                return Progressed::All(verdict.map(named));
             }
         }
-        Found::Nothing
+        Progressed::Nothing
     }
 
     /// Plans a stage of rounds, whose launches take these seconds.

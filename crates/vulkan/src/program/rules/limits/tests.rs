@@ -20,21 +20,21 @@ fn works(graph: &Graph) -> Vec<Work> {
     graph.nodes.iter().map(|node| node.work.clone()).collect()
 }
 
-const LIMITS: Limits = Limits { low: -1.0, high: 2.0 };
-const OTHERS: Limits = Limits { low: -3.0, high: 0.5 };
+const LIMITS: ValueLimits = ValueLimits { low: -1.0, high: 2.0 };
+const OTHERS: ValueLimits = ValueLimits { low: -3.0, high: 0.5 };
 
-fn clamp(source: ValueId, limits: Limits, result: ValueId) -> Work {
-    let Limits { low, high } = limits;
+fn clamp(source: ValueId, limits: ValueLimits, result: ValueId) -> Work {
+    let ValueLimits { low, high } = limits;
     let work = ElementWork::Clamp { source, low, high };
     Work::Elements(ElementsLaunch { work, result, extent: () })
 }
 
-fn norm(source: ValueId, within: RowLimits, made: Made) -> Work {
+fn norm(source: ValueId, within: RowLimits, made: MadeValue) -> Work {
     let work = RowWork::Norm { weight: Some(WeightId(1)) };
     Work::Rows(RowsLaunch { within, ..RowsLaunch::of(work, source, 1e-6, made) })
 }
 
-fn convert(source: ValueId, within: RowLimits, made: Made) -> Work {
+fn convert(source: ValueId, within: RowLimits, made: MadeValue) -> Work {
     let work = RowWork::Convert { parts: 1 };
     Work::Rows(RowsLaunch { within, ..RowsLaunch::of(work, source, 0.0, made) })
 }
@@ -44,7 +44,7 @@ fn geglu(gate: ValueId, up: ValueId, result: ValueId) -> Work {
     Work::Elements(ElementsLaunch { work, result, extent: () })
 }
 
-fn gated_rows([gate, up]: [ValueId; 2], within: RowLimits, made: Made) -> Work {
+fn gated_rows([gate, up]: [ValueId; 2], within: RowLimits, made: MadeValue) -> Work {
     let launch = RowsLaunch::of(RowWork::Gate { up }, gate, 0.0, made);
     Work::Rows(RowsLaunch { within, ..launch })
 }
@@ -56,9 +56,9 @@ fn norms_limit_what_they_read_and_what_they_make() {
         let (mut graph, [product, limited, normed, result]) = room();
         let operand = graph.fresh_operand(result, OperandKind::Halves);
         push(&mut graph, clamp(product, LIMITS, limited));
-        push(&mut graph, norm(limited, RowLimits::NONE, Made::Rows(normed)));
+        push(&mut graph, norm(limited, RowLimits::NONE, MadeValue::Rows(normed)));
         push(&mut graph, clamp(normed, OTHERS, result));
-        push(&mut graph, convert(result, RowLimits::NONE, Made::Operand(operand)));
+        push(&mut graph, convert(result, RowLimits::NONE, MadeValue::Operand(operand)));
         if is_read {
             graph.outputs.push(Some(limited));
         }
@@ -69,16 +69,16 @@ fn norms_limit_what_they_read_and_what_they_make() {
             walk(&mut graph, rule, &selection());
         }
         let within = |row, result| RowLimits { row, result, ..RowLimits::NONE };
-        let made = Made::Operand(operand);
+        let made = MadeValue::Operand(operand);
         let expected = match (is_read, is_given) {
             (false, false) => vec![norm(product, within(LIMITS, OTHERS), made)],
             (true, _) => vec![
                 clamp(product, LIMITS, limited),
-                norm(limited, within(Limits::NONE, OTHERS), made),
+                norm(limited, within(ValueLimits::NONE, OTHERS), made),
             ],
             (false, true) => vec![
-                norm(product, within(LIMITS, Limits::NONE), Made::Rows(normed)),
-                convert(normed, within(Limits::NONE, OTHERS), made),
+                norm(product, within(LIMITS, ValueLimits::NONE), MadeValue::Rows(normed)),
+                convert(normed, within(ValueLimits::NONE, OTHERS), made),
             ],
         };
         assert_eq!(works(&graph), expected, "{is_read} {is_given}");
@@ -93,12 +93,12 @@ fn gates_limit_both_of_their_rows() {
     push(&mut graph, clamp(up, OTHERS, second));
     push(&mut graph, geglu(first, second, gated));
     push(&mut graph, clamp(gated, LIMITS, result));
-    push(&mut graph, convert(result, RowLimits::NONE, Made::Operand(operand)));
+    push(&mut graph, convert(result, RowLimits::NONE, MadeValue::Operand(operand)));
     for rule in [rows_are_limited, conversions_limit, results_are_limited] {
         walk(&mut graph, rule, &selection());
     }
     let within = RowLimits { row: LIMITS, target: OTHERS, result: LIMITS };
-    let joined = gated_rows([gate, up], within, Made::Operand(operand));
+    let joined = gated_rows([gate, up], within, MadeValue::Operand(operand));
     assert_eq!(works(&graph), [joined]);
 }
 
@@ -110,7 +110,7 @@ fn rows_that_are_replaced_are_not_limited_later() {
     push(&mut graph, clamp(product, LIMITS, limited));
     let work = ElementWork::Gelu { target: product };
     push(&mut graph, Work::Elements(ElementsLaunch { work, result: replaced, extent: () }));
-    push(&mut graph, norm(limited, RowLimits::NONE, Made::Rows(normed)));
+    push(&mut graph, norm(limited, RowLimits::NONE, MadeValue::Rows(normed)));
     let before = works(&graph);
     walk(&mut graph, rows_are_limited, &selection());
     assert_eq!(works(&graph), before);
@@ -124,16 +124,17 @@ fn launches_after_those_that_are_removed_are_limited_too() {
     push(&mut graph, clamp(gate, LIMITS, first));
     push(&mut graph, clamp(up, OTHERS, second));
     push(&mut graph, geglu(first, second, gated));
-    push(&mut graph, norm(limited, RowLimits::NONE, Made::Rows(normed)));
+    push(&mut graph, norm(limited, RowLimits::NONE, MadeValue::Rows(normed)));
     walk(&mut graph, rows_are_limited, &selection());
     let within = RowLimits { row: LIMITS, ..RowLimits::NONE };
-    let gates = gated_rows([gate, up], RowLimits { target: OTHERS, ..within }, Made::Rows(gated));
-    let norms = norm(product, within, Made::Rows(normed));
+    let gates =
+        gated_rows([gate, up], RowLimits { target: OTHERS, ..within }, MadeValue::Rows(gated));
+    let norms = norm(product, within, MadeValue::Rows(normed));
     assert_eq!(works(&graph), [gates, norms]);
 }
 
 /// The preparation of heads of these rows.
-fn prepare([query, key, value]: [ValueId; 3], turned: ValueId, within: [Limits; 3]) -> Work {
+fn prepare([query, key, value]: [ValueId; 3], turned: ValueId, within: [ValueLimits; 3]) -> Work {
     let query_norm = Some(Factors::Of(WeightId(0)));
     Work::Heads(HeadsLaunch {
         frame: (),
@@ -183,7 +184,7 @@ fn heads_limit_queries_that_nothing_else_reads() {
             push(&mut graph, add.clone());
         }
         let read = if reader == UnlimitedKeys { key } else { second };
-        let given = prepare([limited, read, third], turned, [Limits::NONE; 3]);
+        let given = prepare([limited, read, third], turned, [ValueLimits::NONE; 3]);
         push(&mut graph, given);
         if reader == Later {
             push(&mut graph, add.clone());
@@ -193,8 +194,8 @@ fn heads_limit_queries_that_nothing_else_reads() {
         }
         walk(&mut graph, heads_are_limited, &selection());
         let changes = matches!(reader, Reader::None | Earlier);
-        let own = if reader == UnlimitedKeys { Limits::NONE } else { OTHERS };
-        let within = [if changes { LIMITS } else { Limits::NONE }, own, LIMITS];
+        let own = if reader == UnlimitedKeys { ValueLimits::NONE } else { OTHERS };
+        let within = [if changes { LIMITS } else { ValueLimits::NONE }, own, LIMITS];
         let rows = [if changes { query } else { limited }, key, value];
         let heads = prepare(rows, turned, within);
         let expected = match reader {

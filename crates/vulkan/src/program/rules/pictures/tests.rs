@@ -9,7 +9,7 @@ use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
 use crate::kernels::embed::EmbedLaunch;
-use crate::kernels::limits::Limits;
+use crate::kernels::limits::ValueLimits;
 use crate::kernels::product::{Product, Segment, Segments};
 use crate::kernels::rows::LayerNorm;
 use crate::pack::Format;
@@ -74,7 +74,7 @@ fn add(source: ValueId, target: ValueId, result: ValueId) -> Work {
 
 const LAYER: LayerNorm<Ids> = LayerNorm { weight: WeightId(1), bias: WeightId(2) };
 
-fn rows(work: RowWork<Ids>, source: ValueId, made: Made) -> Work {
+fn rows(work: RowWork<Ids>, source: ValueId, made: MadeValue) -> Work {
     Work::Rows(RowsLaunch::of(work, source, 1e-6, made))
 }
 
@@ -92,7 +92,7 @@ fn layer_norms_take_over_additions_and_their_biases() {
             push(&mut graph, bias(5, delta, biased));
         }
         push(&mut graph, add(source, x, sum));
-        let made = Made::Rows(normed);
+        let made = MadeValue::Rows(normed);
         push(&mut graph, rows(RowWork::LayerNorm(LAYER), sum, made));
         if is_read {
             graph.outputs.push(Some(biased));
@@ -110,7 +110,7 @@ fn layer_norms_take_over_additions_and_their_biases() {
     // Of other rows than the sum.
     let (mut graph, [delta, _, x, sum, other, normed, ..]) = room();
     push(&mut graph, add(delta, x, sum));
-    push(&mut graph, rows(RowWork::LayerNorm(LAYER), other, Made::Rows(normed)));
+    push(&mut graph, rows(RowWork::LayerNorm(LAYER), other, MadeValue::Rows(normed)));
     let before = works(&graph);
     walk(&mut graph, layer_norms_add, &selection());
     assert_eq!(works(&graph), before);
@@ -128,7 +128,7 @@ fn activations_take_over_biases() {
         }
         walk(&mut graph, activations_add, &selection());
         let activate = |source, bias| {
-            let made = Made::Rows(active);
+            let made = MadeValue::Rows(active);
             Work::Rows(RowsLaunch::of(RowWork::Gelu { bias }, source, 0.0, made))
         };
         let expected = match is_read {
@@ -161,7 +161,7 @@ fn the_launch_that_stores_takes_over_both_biases() {
                 rope: None,
                 side: 0,
                 epsilon: 0.0,
-                within: [Limits::NONE; 3],
+                within: [ValueLimits::NONE; 3],
             })
         };
         push(&mut graph, store(biased_key, stored, None));

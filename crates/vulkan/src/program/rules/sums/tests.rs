@@ -110,7 +110,7 @@ fn added(columns: usize, epsilon: f32, is_in_place: bool, others: usize) -> usiz
     push(&mut graph, Work::Sum(SumLaunch { epsilon: EPSILON, ..SumLaunch::of(terms, v[1]) }));
     let (weight, next_weight, target) = (NORM, NORM, Target { old: v[2], updated });
     let work = RowWork::NormAddNorm { weight, target, scale: 0.5, next_weight };
-    push(&mut graph, Work::Rows(RowsLaunch::of(work, v[1], epsilon, Made::Rows(v[3]))));
+    push(&mut graph, Work::Rows(RowsLaunch::of(work, v[1], epsilon, MadeValue::Rows(v[3]))));
     for _ in 0..others {
         push(&mut graph, sum(vec![SumTerm::of(v[1], 1.0)], v[4]));
     }

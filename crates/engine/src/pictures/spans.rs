@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use trine_backend::BLOCK;
 
-use super::desk::Name;
+use super::queue::Name;
 
 /// A picture in a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl PictureSpans {
         }
         let pairs = self.pictures.iter().zip(&other.pictures);
         let same = pairs.take_while(|(a, b)| a == b).count();
-        let differing = [self, other].into_iter().filter_map(|album| album.pictures.get(same));
+        let differing = [self, other].into_iter().filter_map(|spans| spans.pictures.get(same));
         let common = differing.map(|picture| picture.at).fold(common, usize::min);
         // Cut for one, it may be inside a unit of the other.
         let mut cut = common;
@@ -121,7 +121,7 @@ impl PictureSpans {
 mod tests {
     use super::*;
 
-    fn album(pictures: &[(usize, usize, u8)]) -> PictureSpans {
+    fn spans(pictures: &[(usize, usize, u8)]) -> PictureSpans {
         PictureSpans::new(pictures.iter().map(|&(at, end, name)| PictureSpan {
             at,
             end,
@@ -131,27 +131,27 @@ mod tests {
 
     #[test]
     fn no_cut_is_inside_a_unit() {
-        let album = album(&[(3, 10, 1), (10, 40, 2), (50, 60, 1)]);
-        let cuts = [0, 1, 3, 4, 10, 39, 40, 45, 50, 59, 60, 99].map(|at| album.cut(at));
+        let spans = spans(&[(3, 10, 1), (10, 40, 2), (50, 60, 1)]);
+        let cuts = [0, 1, 3, 4, 10, 39, 40, 45, 50, 59, 60, 99].map(|at| spans.cut(at));
         assert_eq!(cuts, [0, 1, 3, 3, 3, 3, 40, 45, 50, 50, 60, 99]);
-        let whole = [31, 63, 64, 70, 96].map(|at| album.cut_to_blocks(at));
+        let whole = [31, 63, 64, 70, 96].map(|at| spans.cut_to_blocks(at));
         assert_eq!(whole, [0, 0, 64, 64, 96]);
-        let units = |range| album.units(range).collect::<Vec<_>>();
+        let units = |range| spans.units(range).collect::<Vec<_>>();
         assert_eq!(units(0..3), Vec::new());
         assert_eq!(units(0..4), vec![3..40; 1]);
         assert_eq!(units(20..51), [3..40, 50..60]);
         assert_eq!(units(40..50), Vec::new());
         assert_eq!(units(60..70), Vec::new());
-        assert_eq!(album.within(39..40).len(), 2);
-        assert_eq!(album.before(45).pictures.len(), 2);
+        assert_eq!(spans.within(39..40).len(), 2);
+        assert_eq!(spans.before(45).pictures.len(), 2);
         assert_eq!(PictureSpans::default().cut_to_blocks(70), 64);
     }
 
     #[test]
     fn sequences_share_pictures_whole_and_with_their_neighbours() {
-        let own = album(&[(3, 10, 1), (20, 30, 2)]);
+        let own = spans(&[(3, 10, 1), (20, 30, 2)]);
         let check = |other: &[(usize, usize, u8)], common, expected| {
-            let other = album(other);
+            let other = spans(other);
             assert_eq!(own.common(&other, common), expected);
             assert_eq!(other.common(&own, common), expected);
         };

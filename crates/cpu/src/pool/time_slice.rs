@@ -20,7 +20,7 @@ pub(super) struct TimeSlice {
 }
 
 impl TimeSlice {
-    /// Begins a turn now; one of [`Duration::MAX`] has no end.
+    /// Begins a slice now; one of [`Duration::MAX`] has no end.
     pub(super) fn new(length: Duration) -> Self {
         TimeSlice { began: Instant::now(), length }
     }
@@ -30,13 +30,13 @@ impl TimeSlice {
         self.length != Duration::MAX && self.began.elapsed() >= self.length
     }
 
-    /// Offers the core to others, and begins the next turn.
+    /// Offers the core to others, and begins the next slice.
     pub(super) fn end(&mut self) {
         thread::yield_now();
         self.restart();
     }
 
-    /// Begins the next turn after a sleep.
+    /// Begins the next slice after a sleep.
     pub(super) fn restart(&mut self) {
         self.began = Instant::now();
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_over_after_its_length() {
+    fn a_slice_is_over_after_its_length() {
         let hour = Duration::from_secs(3600);
         for (length, expected) in [(Duration::ZERO, true), (hour, false), (Duration::MAX, false)] {
             assert_eq!(TimeSlice::new(length).is_over(), expected, "{length:?}");

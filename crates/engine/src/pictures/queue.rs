@@ -120,7 +120,7 @@ struct Line {
     had_turn: bool,
 }
 
-/// What the handles of a tower, its sights and its thread share.
+/// What the handles of a tower, its handles and its thread share.
 ///
 /// A lock of a [`Picture`] is taken after that of the books, never before.
 pub(super) struct TowerQueue {

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub(crate) struct WakeSignal {
     is_rung: Mutex<bool>,
     rings: Condvar,
-    /// A function that is called whenever the bell rings.
+    /// A function that is called whenever the wake rings.
     outer: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 

@@ -13,10 +13,10 @@ const LOOK: Duration = Duration::from_micros(50);
 /// The number of looks between two readings of the clock.
 const LOOKS: usize = 32;
 
-/// One seat for each thread of the pool.
+/// One sleeper for each thread of the pool.
 #[derive(Debug)]
 pub(super) struct Seats {
-    seats: Box<[Sleeper]>,
+    sleepers: Box<[Sleeper]>,
     /// The number of threads that sleep or are about to.
     asleep: AtomicUsize,
 }
@@ -32,7 +32,7 @@ struct Sleeper {
 impl Seats {
     pub(super) fn new(threads: usize) -> Self {
         Seats {
-            seats: (0..threads).map(|_| Sleeper::default()).collect(),
+            sleepers: (0..threads).map(|_| Sleeper::default()).collect(),
             asleep: AtomicUsize::new(0),
         }
     }
@@ -53,14 +53,14 @@ impl Seats {
                 std::hint::spin_loop();
             }
         }
-        let seat = &self.seats[index];
-        *seat.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
+        let sleeper = &self.sleepers[index];
+        *sleeper.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
         self.asleep.fetch_add(1, Ordering::SeqCst);
-        seat.asleep.store(true, Ordering::SeqCst);
+        sleeper.asleep.store(true, Ordering::SeqCst);
         if !ready() {
             thread::park();
         }
-        seat.asleep.store(false, Ordering::SeqCst);
+        sleeper.asleep.store(false, Ordering::SeqCst);
         self.asleep.fetch_sub(1, Ordering::SeqCst);
         true
     }
@@ -70,7 +70,7 @@ impl Seats {
         if self.asleep.load(Ordering::SeqCst) == 0 {
             return;
         }
-        for index in 0..self.seats.len() {
+        for index in 0..self.sleepers.len() {
             if count == 0 {
                 break;
             }
@@ -78,12 +78,13 @@ impl Seats {
         }
     }
 
-    /// Wakes the thread of one seat if it sleeps, and returns whether it did.
+    /// Wakes the thread of one sleeper if it sleeps, and returns whether it did.
     pub(super) fn wake_one(&self, index: usize) -> bool {
-        let seat = &self.seats[index];
+        let sleeper = &self.sleepers[index];
         let wanted =
-            seat.asleep.load(Ordering::SeqCst) && seat.asleep.swap(false, Ordering::SeqCst);
-        if wanted && let Some(thread) = &*seat.thread.lock().unwrap_or_else(PoisonError::into_inner)
+            sleeper.asleep.load(Ordering::SeqCst) && sleeper.asleep.swap(false, Ordering::SeqCst);
+        if wanted
+            && let Some(thread) = &*sleeper.thread.lock().unwrap_or_else(PoisonError::into_inner)
         {
             thread.unpark();
         }

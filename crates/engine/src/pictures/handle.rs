@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::desk::{Picture, TowerQueue, TowerRows};
+use super::queue::{Picture, TowerQueue, TowerRows};
 use crate::request::Waker;
 
 /// A picture in a prompt: its name, the number of its soft tokens, and its rows once the engine
@@ -13,12 +13,12 @@ use crate::request::Waker;
 #[derive(Clone)]
 pub struct PictureHandle {
     picture: Arc<Picture>,
-    desk: Arc<TowerQueue>,
+    queue: Arc<TowerQueue>,
 }
 
 impl PictureHandle {
-    pub(super) fn new(picture: Arc<Picture>, desk: Arc<TowerQueue>) -> Self {
-        Self { picture, desk }
+    pub(super) fn new(picture: Arc<Picture>, queue: Arc<TowerQueue>) -> Self {
+        Self { picture, queue }
     }
 
     /// Returns the digest of the pixels, of how they were prepared, and of the tower. Sights with
@@ -36,7 +36,7 @@ impl PictureHandle {
     /// which stands for their engine, is called from another thread when
     /// [`PictureHandle::rows`] changes.
     pub(crate) fn want(&self, list: usize, waker: &Waker) {
-        self.desk.want(&self.picture, list, waker);
+        self.queue.want(&self.picture, list, waker);
     }
 
     /// Returns the rows, (soft tokens, hidden size of the text model), or why there are none;
