@@ -5,9 +5,17 @@
 //! for each token of the step ([`Rows::Tokens`]), for each token whose logits are wanted
 //! ([`Rows::Outputs`]), or for each soft token ([`Rows::Soft`]).
 
-use crate::config::Rope;
-use crate::goal::{End, Goal};
-pub use crate::values::{
+pub(crate) mod cost;
+pub(crate) mod goal;
+pub mod listing;
+pub(crate) mod operands;
+pub(crate) mod print;
+pub(crate) mod scratch;
+pub(crate) mod values;
+
+use crate::checkpoint::config::Rope;
+use crate::plan::goal::{End, Goal};
+pub use crate::plan::values::{
     Buffer, BufferId, Cache, CacheId, Rows, Weight, WeightId, WeightKind, WeightPlace,
 };
 
