@@ -13,7 +13,10 @@ use crate::failure::{at_address, exit_code, message, output_error, usage};
 use crate::settings::Settings;
 #[cfg(unix)]
 use crate::signals;
-use crate::{allocator, driver_cache, habits, interrupt, log, output, screen, terminal, traces};
+use crate::{
+    allocator, driver_cache, habits, interrupt, log, terminal, terminal::output, terminal::screen,
+    traces,
+};
 
 /// The exit code after a bug in trine, the same as that of other Rust programs.
 const PANICKED: u8 = 101;
@@ -139,7 +142,7 @@ fn run(mut cli: Cli, set: &Settings) -> Result<()> {
         Command::Doctor(args) => commands::doctor::run(&set.library, args),
         Command::Npu(args) => commands::npu::run(&set.library, args),
         Command::Logits(args) if args.image.is_empty() => commands::logits::run(set, args, verbose),
-        Command::Logits(args) => commands::logits_pictures::run(set, &args, verbose),
+        Command::Logits(args) => commands::logits::pictures::run(set, &args, verbose),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
     }

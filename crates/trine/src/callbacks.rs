@@ -11,7 +11,7 @@ use trine_session::library::{Callbacks, Count, Decision};
 use trine_session::session::{Detail, Session};
 
 use crate::interrupt::Watch;
-use crate::{output, terminal};
+use crate::{terminal, terminal::output};
 
 const BAR: &str =
     "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";

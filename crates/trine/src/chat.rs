@@ -1,5 +1,16 @@
 //! A conversation: its messages, and how they become a prompt that fits in the context.
 
+pub(crate) mod attachments;
+pub(crate) mod converse;
+pub(crate) mod generate;
+pub(crate) mod line_source;
+pub(crate) mod notes;
+pub(crate) mod parameters;
+pub(crate) mod prompt;
+pub(crate) mod saved;
+pub(crate) mod settable;
+pub(crate) mod slash;
+
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -9,9 +20,9 @@ use trine_session::vision::Vision;
 use trine_session::vocabulary::TextSide;
 use trine_text::{Content, Message, Part, PictureForm, Specials};
 
-use crate::attachments::TurnPicture;
+use crate::chat::attachments::TurnPicture;
+use crate::chat::parameters::Parameters;
 use crate::failure::Interrupted;
-use crate::parameters::Parameters;
 
 /// The most bytes of earlier messages that are rendered. It is far more than any context can hold
 /// and far less than the limit of a template.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use trine_session::model_source::Source;
 use trine_weights::{SafetensorsFile, create_part, remove_dead_parts};
 
-use crate::output;
+use crate::terminal::output;
 
 /// The most symbolic links that are followed in a row, as many as Linux follows.
 const LINKS_MAX: usize = 40;

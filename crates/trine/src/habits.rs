@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 use trine_session::picture_file::{expanded, is_picture};
 
-use crate::output;
+use crate::terminal::output;
 
 /// Commands whose first argument is a model: `-m FILE` names it.
 const MODEL_FIRST: [&str; 12] = [

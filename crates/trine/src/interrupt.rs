@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::failure::Interrupted;
-use crate::{output, screen};
+use crate::{terminal::output, terminal::screen};
 
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
 /// The number of times that Ctrl-C was pressed since the watch began, or since the last line that

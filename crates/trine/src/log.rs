@@ -16,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::traces::{Collector, Traces};
-use crate::{output, screen, terminal};
+use crate::{terminal, terminal::output, terminal::screen};
 
 /// The most lines of a server that wait to be written. Further lines are lost.
 const WAITING_LINES_MAX: usize = 4096;

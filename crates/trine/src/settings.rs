@@ -19,8 +19,8 @@ use trine_engine::SamplingParams;
 
 use crate::callbacks::CommandLine;
 use crate::cli::{DraftArgs, Placement, SamplingArgs, ServeArgs, ServerArgs};
-use crate::output;
 use crate::terminal;
+use crate::terminal::output;
 
 mod keys;
 

@@ -43,7 +43,7 @@ pub(crate) fn watch(
             first(number as u8);
         }
         if let Some(number) = coming.next() {
-            crate::screen::exit(128 + number);
+            crate::terminal::screen::exit(128 + number);
         }
     };
     let thread = std::thread::Builder::new().name("signals".to_owned());
@@ -81,7 +81,7 @@ pub(crate) fn watch(first: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
         next();
         first();
         next();
-        crate::screen::exit(crate::interrupt::EXIT_CODE);
+        crate::terminal::screen::exit(crate::interrupt::EXIT_CODE);
     };
     let thread = std::thread::Builder::new().name("signals".to_owned());
     thread.spawn(wait).context("the system gives no thread for events of the console")?;

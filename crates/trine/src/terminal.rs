@@ -3,6 +3,11 @@
 
 #![expect(clippy::disallowed_methods, reason = "looks whether they are terminals")]
 
+pub(crate) mod output;
+pub(crate) mod printer;
+pub(crate) mod screen;
+pub(crate) mod wrap;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{IsTerminal, stderr, stdin, stdout};

@@ -1,5 +1,13 @@
 //! `trine bench`
 
+mod choosing;
+mod drafts;
+mod energy;
+mod pictures;
+mod report;
+mod runs;
+mod steps;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,19 +25,17 @@ use trine_session::npu::Done;
 use trine_session::statistics::Summary;
 use trine_session::{ModelLibrary, Options, Session, Sizes, Source, find};
 
-use super::bench_choosing::Choosing;
-use super::bench_drafts::{self, Accepting, Drafted, Script, ScriptDrafter, Scripted, Text};
-use super::bench_energy::{self, Used};
-use super::bench_pictures;
-use super::bench_report::{Measured, Report, describe, drafts_table};
-use super::bench_runs::{BenchRun, Means, Round, Test, TestKind, one};
-use super::bench_steps;
+use self::choosing::Choosing;
+use self::drafts::{Accepting, Drafted, Script, ScriptDrafter, Scripted, Text};
+use self::energy::Used;
+use self::report::{Measured, Report, describe, drafts_table};
+use self::runs::{BenchRun, Means, Round, Test, TestKind, one};
 use crate::callbacks::tell;
 use crate::cli::BenchArgs;
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::settings::Settings;
-use crate::{options, output, terminal};
+use crate::{options, terminal, terminal::output};
 
 /// The most sequences at once.
 const BATCH_MAX: usize = 256;
@@ -45,7 +51,7 @@ const DEPTH: usize = 4;
 pub(crate) fn run(set: &Settings, args: BenchArgs, verbose: bool) -> Result<()> {
     let library = &set.library;
     if let Some(picture) = &args.image {
-        return bench_pictures::run(set, &args, picture, verbose);
+        return pictures::run(set, &args, picture, verbose);
     }
     let tests = tests(&args)?;
     let source = find(library, args.model.as_deref(), args.fetch.download())?.source;
@@ -90,7 +96,7 @@ pub(crate) fn run(set: &Settings, args: BenchArgs, verbose: bool) -> Result<()> 
         output::line(format_args!("\n{npu}"))?;
     }
     let energy = report.tests.iter().map(|measured| (measured.test, measured.energy.as_slice()));
-    if let Some(table) = bench_energy::table(energy, args.markdown) {
+    if let Some(table) = energy::table(energy, args.markdown) {
         output::line(format_args!("\n{table}"))?;
     }
     if let Some(table) = drafts_table(&report, args.markdown) {
@@ -98,7 +104,7 @@ pub(crate) fn run(set: &Settings, args: BenchArgs, verbose: bool) -> Result<()> 
     }
     for measured in report.tests.iter().filter(|measured| !measured.steps.is_empty()) {
         let name = format!("\n{} x {}", measured.test.name(), measured.test.batch);
-        output::line(bench_steps::describe(&name, &measured.steps, args.markdown))?;
+        output::line(steps::describe(&name, &measured.steps, args.markdown))?;
     }
     Ok(())
 }
@@ -135,7 +141,7 @@ impl Guesses {
         if !is_text && args.text.is_some() {
             return Err(usage("--text has no effect with --draft off; leave one of them out"));
         }
-        let text = is_text.then(|| bench_drafts::text(source, args.text.as_deref()));
+        let text = is_text.then(|| drafts::text(source, args.text.as_deref()));
         let depth = args.drafting.drafts.or(args.acceptance.map(|_| DEPTH));
         let text = text.transpose()?;
         let script = text.as_ref().filter(|_| args.recite).map(|text| Script::Text {
@@ -278,7 +284,7 @@ fn step_times(
                 Workload { sequences, tokens, context: 0, outputs: sequences, kv }
             }
         };
-        measured.steps = bench_steps::group(plan, &run.profile, run.steps, workload, bandwidth);
+        measured.steps = steps::group(plan, &run.profile, run.steps, workload, bandwidth);
     }
     Ok(())
 }
@@ -311,7 +317,7 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
         let drafts: &[bool] = if guesses { &[false, true] } else { &[false] };
         for &depth in &args.depth {
             // A text goes on only from a beginning.
-            let depth = if has_text && depth == 0 { bench_drafts::PROMPT } else { depth };
+            let depth = if has_text && depth == 0 { drafts::PROMPT } else { depth };
             let kind = TestKind::Generate;
             for &tokens in args.generate.iter().filter(|&&tokens| tokens > 0) {
                 tests.extend(drafts.iter().map(|&is_drafted| Test {

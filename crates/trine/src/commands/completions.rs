@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap_complete::{Shell as Generator, generate};
 
 use crate::cli::{self, CompletionsArgs, Shell};
-use crate::output;
+use crate::terminal::output;
 
 /// Prints the completion script.
 ///

@@ -4,9 +4,9 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use crate::cli::ConfigArgs;
-use crate::output;
 use crate::settings::{KEYS, Key, Origin, Settings};
 use crate::terminal;
+use crate::terminal::output;
 
 /// Prints every setting.
 ///

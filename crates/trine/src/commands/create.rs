@@ -13,10 +13,10 @@ use trine_session::modelfile::{self, Modelfile};
 
 use crate::cli::{CopyArgs, CreateArgs, PresetArgs};
 use crate::failure::usage;
-use crate::output;
 use crate::preset;
 use crate::settings::Settings;
 use crate::terminal;
+use crate::terminal::output;
 
 /// The largest Modelfile that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -1,5 +1,8 @@
 //! `trine doctor`
 
+mod gpu;
+mod verdict;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -11,12 +14,11 @@ use trine_session::machine;
 use trine_session::model_source::Source;
 use trine_session::vocabulary::TextSide;
 
-use super::doctor_gpu;
-use super::doctor_verdict::Verdict;
+use self::verdict::Verdict;
 use super::finding::{Finding, State};
 use crate::cli::DoctorArgs;
 use crate::failure::Negative;
-use crate::output;
+use crate::terminal::output;
 
 /// With less memory than this, a usual 4-bit model of 1 billion parameters with its context does
 /// not fit.
@@ -32,7 +34,7 @@ pub(crate) fn run(library: &ModelLibrary, args: DoctorArgs) -> Result<()> {
         findings.push(bandwidth());
     }
     findings.extend(store(library));
-    findings.extend(doctor_gpu::findings(args.quick));
+    findings.extend(gpu::findings(args.quick));
     findings.extend(device_nodes());
     let verdict = Verdict::new(library, args.quick);
     if args.json {

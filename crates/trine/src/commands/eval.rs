@@ -20,9 +20,9 @@ use crate::cli::EvalArgs;
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::options;
-use crate::output;
 use crate::settings::Settings;
 use crate::terminal;
+use crate::terminal::output;
 
 /// The default window in tokens: long enough for context to matter, short enough to be quick.
 const WINDOW: usize = 512;

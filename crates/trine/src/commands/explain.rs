@@ -26,7 +26,7 @@ use crate::cli::{DraftArgs, ExplainArgs};
 use crate::failure::usage;
 use crate::options;
 use crate::settings::Settings;
-use crate::{output, terminal};
+use crate::{terminal, terminal::output};
 
 /// Cost of one kind of step.
 #[derive(Debug, Serialize)]

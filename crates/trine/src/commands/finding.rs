@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::{output, terminal};
+use crate::{terminal, terminal::output};
 
 /// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trine_weights::Tensor;
 
-use crate::{output, terminal};
+use crate::{terminal, terminal::output};
 
 /// The tensors of one element format.
 #[derive(Debug, Default, Serialize)]

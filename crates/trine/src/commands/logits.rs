@@ -1,5 +1,7 @@
 //! `trine logits`
 
+pub(crate) mod pictures;
+
 use std::fs::File;
 use std::io::{BufWriter, Read, Write, stdout};
 use std::path::{Path, PathBuf};
@@ -23,9 +25,9 @@ use crate::destination;
 use crate::failure::{output_error, usage};
 use crate::interrupt::Watch;
 use crate::options;
-use crate::output;
 use crate::settings::Settings;
 use crate::terminal;
+use crate::terminal::output;
 
 /// The largest list of ids that is read, in bytes of JSON.
 const IDS_BYTES_MAX: u64 = 1 << 26;

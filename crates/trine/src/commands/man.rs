@@ -8,7 +8,7 @@ use clap_mangen::Man;
 
 use crate::cli::{Cli, ManArgs};
 use crate::failure::usage;
-use crate::output;
+use crate::terminal::output;
 
 /// Prints the man page of the program or of a command, or writes all of them to a folder.
 ///

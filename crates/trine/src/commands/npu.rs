@@ -1,5 +1,9 @@
 //! `trine npu`
 
+mod doctor;
+mod pack;
+mod selftest;
+
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -13,10 +17,9 @@ use trine_npu::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
 use trine_npu::{UNTESTED, harmless, read_file};
 use trine_session::library::ModelLibrary;
 
-use super::{npu_doctor, npu_pack, npu_selftest};
 use crate::cli::{NpuArgs, NpuCommand, NpuInspectArgs, NpuVerifyArgs};
 use crate::failure::usage;
-use crate::output;
+use crate::terminal::output;
 use crate::terminal::shown;
 
 /// What an xclbin, and what a PDI begins with.
@@ -34,10 +37,10 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs";
 /// stream is not proven, or if standard output cannot be written.
 pub(crate) fn run(library: &ModelLibrary, args: NpuArgs) -> Result<()> {
     match args.command {
-        NpuCommand::Doctor(args) => npu_doctor::run(library, &args),
+        NpuCommand::Doctor(args) => doctor::run(library, &args),
         NpuCommand::Inspect(args) => inspect(&args),
-        NpuCommand::Pack(args) => npu_pack::run(library, &args, &read(&args.xclbin)?),
-        NpuCommand::Selftest(args) => npu_selftest::run(library, &args),
+        NpuCommand::Pack(args) => pack::run(library, &args, &read(&args.xclbin)?),
+        NpuCommand::Selftest(args) => selftest::run(library, &args),
         NpuCommand::Verify(args) => verify(&args),
     }
 }

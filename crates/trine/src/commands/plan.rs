@@ -1,5 +1,9 @@
 //! `trine plan`
 
+mod npu;
+mod pictures;
+mod places;
+
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -24,15 +28,15 @@ use trine_session::session::{Sizes, formats};
 use trine_session::suiting::Suited;
 use trine_session::tower;
 
-use super::plan_npu::{self, NpuForecast};
-use super::plan_pictures::{self, PictureForecast};
-use super::plan_places::Places;
+use self::npu::NpuForecast;
+use self::pictures::PictureForecast;
+use self::places::Places;
 use crate::cli::{Placement, PlanArgs};
 use crate::failure::usage;
 use crate::options;
-use crate::output;
 use crate::settings::Settings;
 use crate::terminal;
+use crate::terminal::output;
 
 /// The contexts that are forecast by default.
 const CONTEXTS: [usize; 2] = [512, 8192];
@@ -442,16 +446,11 @@ impl Forecast<'_> {
         text.push_str(&self.prompt_table(markdown));
         if let Some(picture) = &self.picture {
             text.push_str("\n\n");
-            text.push_str(&table(
-                markdown,
-                &plan_pictures::HEADER,
-                vec![picture.row()],
-                &[1, 2, 4],
-            ));
+            text.push_str(&table(markdown, &pictures::HEADER, vec![picture.row()], &[1, 2, 4]));
         }
         if let Some(npu) = self.npu.as_ref().filter(|npu| npu.gains()) {
             text.push_str("\n\n");
-            text.push_str(&table(markdown, &plan_npu::HEADER, npu.rows(), &[2, 3, 4]));
+            text.push_str(&table(markdown, &npu::HEADER, npu.rows(), &[2, 3, 4]));
         }
         text.push_str(&format!(
             "\n\nForecasts, not measurements; tokens per second are sums over all requests. KV \

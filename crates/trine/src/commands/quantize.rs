@@ -13,9 +13,9 @@ use trine_weights::{DType, Metadata, Tensor, fallback, quantize_tensor};
 use crate::cli::QuantizeArgs;
 use crate::destination;
 use crate::interrupt::Watch;
-use crate::output;
 use crate::settings::Settings;
 use crate::terminal;
+use crate::terminal::output;
 
 /// What happens to one tensor.
 #[derive(Debug, Serialize)]

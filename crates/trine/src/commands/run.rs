@@ -1,5 +1,9 @@
 //! `trine run`
 
+mod chat;
+mod open;
+mod told;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -11,20 +15,19 @@ use trine_session::model_source::{Chosen, ModelOrPrompt, find, model_or_prompt};
 use trine_session::npu::Done;
 use trine_session::picture_file::{self, expanded, is_picture};
 
-use super::run_chat;
-use super::run_open::{Named, Opened, open, pictures};
-use super::run_told::{bandwidth, tell_end};
+use self::open::{Named, Opened, open, pictures};
+use self::told::{bandwidth, tell_end};
+use crate::chat::converse::{chat_prompt, raw_prompt};
+use crate::chat::generate::{Ending, answer};
+use crate::chat::prompt::Words;
 use crate::chat::{Conversation, PromptInput};
 use crate::cli::RunArgs;
-use crate::converse::{chat_prompt, raw_prompt};
 use crate::failure::{Interrupted, usage};
-use crate::generate::{Ending, answer};
 use crate::interrupt::Watch;
 use crate::options::Writing;
-use crate::output;
-use crate::printer::Printer;
-use crate::prompt::Words;
 use crate::settings::Settings;
+use crate::terminal::output;
+use crate::terminal::printer::Printer;
 use crate::{habits, terminal};
 
 /// Answers once, or chats.
@@ -42,7 +45,7 @@ pub(crate) fn run(set: &Settings, args: RunArgs, verbose: bool) -> Result<()> {
         );
     }
     let Asked { chosen, prompt, named } = what_is_asked(&set.library, &args)?;
-    let Some(prompt) = prompt else { return run_chat::chat(set, &args, chosen, verbose) };
+    let Some(prompt) = prompt else { return chat::chat(set, &args, chosen, verbose) };
     let mut opened = open(set, &args, (&chosen, Named::There), &args.sampling, verbose)?;
     let pictures = pictures(&opened.session, &args.pictures.image)?;
     let mut pictures: Vec<_> = pictures.into_iter().map(|(picture, _)| picture).collect();

@@ -9,9 +9,9 @@ use trine_session::suiting::Suited;
 
 use crate::cli::SearchArgs;
 use crate::failure::Negative;
-use crate::output;
 use crate::settings::Settings;
 use crate::terminal;
+use crate::terminal::output;
 
 /// Lists the models that have a short name, with what is forecast for this machine. `verbose` adds
 /// the repositories.

@@ -28,7 +28,7 @@ use crate::failure::usage;
 use crate::interrupt::{self, Watch};
 use crate::options;
 use crate::settings::Settings;
-use crate::{output, signals, terminal, traces};
+use crate::{signals, terminal, terminal::output, traces};
 
 /// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;

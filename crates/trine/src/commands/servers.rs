@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::top::fetch::Client;
 use crate::cli::{PsArgs, ServerArgs, StopArgs};
-use crate::output;
 use crate::terminal;
+use crate::terminal::output;
 
 /// Times from this year on mean that a model stays loaded until someone stops it.
 const NEVER: &str = "2100";

@@ -1,5 +1,7 @@
 //! `trine show`
 
+mod draft;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
@@ -21,13 +23,12 @@ use trine_session::vocabulary;
 use trine_weights::Tensor;
 
 use super::formats::{self, FormatTotals};
-use super::show_draft;
 use crate::cli::{Placement, ShowArgs};
 use crate::options;
-use crate::output;
 use crate::preset;
 use crate::settings::Settings;
 use crate::terminal;
+use crate::terminal::output;
 
 /// Facts about the tokenizer and the chat template.
 #[derive(Serialize)]
@@ -107,7 +108,7 @@ pub(crate) fn run(set: &Settings, args: ShowArgs) -> Result<()> {
         return show_template(&source, preset.as_deref());
     }
     if let Some(draft) = source.open_assistant()? {
-        return show_draft::run(&source, &draft, &args);
+        return draft::run(&source, &draft, &args);
     }
     let plain = source.open(None)?;
     let settings = options::measuring(set, &Placement::default(), KvType::F16);

@@ -17,8 +17,8 @@ use trine_session::suiting::Suited;
 use trine_session::tower;
 
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
-use crate::output;
 use crate::terminal;
+use crate::terminal::output;
 
 /// Fetches a model.
 ///

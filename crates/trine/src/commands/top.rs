@@ -14,9 +14,9 @@ use ratatui::crossterm::event::{self, Event, KeyEvent};
 use crate::cli::TopArgs;
 use crate::failure::Interrupted;
 use crate::interrupt::Watch;
-use crate::output;
-use crate::screen::Screen;
 use crate::terminal;
+use crate::terminal::output;
+use crate::terminal::screen::Screen;
 
 mod draw;
 pub(crate) mod fetch;

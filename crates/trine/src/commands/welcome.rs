@@ -4,7 +4,7 @@ use anyhow::Result;
 use trine_session::library::ModelLibrary;
 use trine_session::suiting::Suited;
 
-use crate::output;
+use crate::terminal::output;
 
 /// Prints the welcome.
 ///

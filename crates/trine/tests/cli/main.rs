@@ -26,7 +26,7 @@ mod planning;
 mod pty;
 mod running;
 #[cfg(target_os = "linux")]
-#[path = "../../src/screen.rs"]
+#[path = "../../src/terminal/screen.rs"]
 #[allow(dead_code, reason = "the program uses the rest")]
 mod screen;
 mod seeing;

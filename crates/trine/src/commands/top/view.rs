@@ -9,7 +9,7 @@ use super::fetch::Problem;
 use super::history::{History, Rates};
 use super::status::{Engine, Model, Snapshot, Tower};
 use crate::address::Address;
-use crate::output;
+use crate::terminal::output;
 
 /// What a key asks the program to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
