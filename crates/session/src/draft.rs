@@ -11,13 +11,13 @@ use trine_model::{KvType, Model, Plan, Weight, Workload, names};
 use trine_text::Tokenizer;
 
 use crate::device::{DeviceChoice, GpuOptions, Opened};
-use crate::embedded::Embedded;
 use crate::failure::{Interrupted, usage};
-use crate::fetch::Download;
+use crate::finding::embedded::Embedded;
+use crate::finding::fetch::Download;
+use crate::finding::model_source::{Source, find};
+use crate::finding::vocabulary::tokenizer;
 use crate::library::ModelLibrary;
-use crate::model_source::{Source, find};
 use crate::options::Options;
-use crate::vocabulary::tokenizer;
 use crate::words;
 
 pub use attached::{Attached, Attempts};

@@ -8,7 +8,7 @@ pub use trine_vulkan::capabilities::{
 use trine_vulkan::{Choice, ReadSpeed};
 pub use trine_vulkan::{Description, Gpu, GpuError, TuningState, devices};
 
-use crate::{device, machine};
+use crate::{device, measuring::machine};
 
 /// Opens the GPU with an index among [`devices`], without one the best.
 ///

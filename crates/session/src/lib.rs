@@ -10,53 +10,39 @@
 //! [docs/library.md]: ../../../docs/library.md
 #![forbid(unsafe_code)]
 
-pub mod amdgpu;
-pub mod assistants;
-pub mod bandwidth;
 pub mod device;
 pub mod draft;
-pub mod embedded;
-pub mod energy;
-pub mod experts;
 pub mod failure;
-pub mod fetch;
-pub mod fitting;
-pub mod forecast;
+mod finding;
 pub mod gpus;
-pub mod header;
 pub mod library;
-pub mod machine;
-pub mod measured;
-pub mod model_path;
-pub mod model_source;
-pub mod modelfile;
+mod measuring;
 pub mod npu;
 pub mod npu_options;
 pub mod npu_packs;
-pub mod open_files;
 pub mod options;
-pub mod picture_file;
-pub mod placed;
-pub mod planner;
-pub mod preset;
+mod placing;
 pub mod quantize;
 pub mod seeing;
 pub mod serving;
 pub mod session;
-pub mod statistics;
-pub mod suiting;
 pub mod tower;
 pub mod vision;
-pub mod vocabulary;
 pub mod words;
 
 use anyhow::Result;
 
 use self::draft::{DraftOptions, Drafting};
 pub use self::fetch::Download;
+pub use self::finding::{
+    assistants, embedded, fetch, fitting, header, model_path, model_source, modelfile, open_files,
+    picture_file, preset, suiting, vocabulary,
+};
 pub use self::library::{Callbacks, Decision, ModelLibrary};
+pub use self::measuring::{amdgpu, bandwidth, energy, machine, measured, statistics};
 pub use self::model_source::{Source, find};
 pub use self::options::Options;
+pub use self::placing::{experts, forecast, placed, planner};
 pub use self::session::{Detail, Session, Sizes};
 
 /// Finds a model by its name, without one the library's own, and loads it for one conversation,

@@ -13,7 +13,7 @@ use trine_npu::partner::NpuPartner;
 use trine_vulkan::capabilities::Capabilities;
 use trine_vulkan::{Settled, best_device};
 
-use crate::embedded::Embedded;
+use crate::finding::embedded::Embedded;
 
 /// Something that was decided on the way to an open model.
 #[derive(Debug, Clone, PartialEq, Eq)]

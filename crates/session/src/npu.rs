@@ -16,7 +16,7 @@ use crate::failure::usage;
 use crate::library::ModelLibrary;
 use crate::npu_options::{NpuOptions, NpuShare, PackChoice};
 use crate::words::shown;
-use crate::{measured, npu_packs};
+use crate::{measuring::measured, npu_packs};
 
 /// Gives the processor or the GPU an NPU as its partner, if one is asked for.
 ///

@@ -11,8 +11,8 @@ use trine_model::{
 use trine_weights::gguf::GgufMetadata as Entries;
 use trine_weights::{Checkpoint, DType, Tensor};
 
+use crate::finding::model_source::Source;
 use crate::library::ModelLibrary;
-use crate::model_source::Source;
 
 pub use metadata::numbers;
 

@@ -18,12 +18,12 @@ use trine_text::ChatTemplate;
 
 use crate::draft::{DraftFacts, Drafting};
 use crate::failure::{lacks_memory, message};
-use crate::fetch::Download;
+use crate::finding::fetch::Download;
+use crate::finding::model_source::{Source, find};
+use crate::finding::vocabulary::{TextSide, template};
 use crate::library::ModelLibrary;
-use crate::model_source::{Source, find};
 use crate::options::Options;
 use crate::session::{Detail, PLACES_LEAST, Session, Sizes, formats};
-use crate::vocabulary::{TextSide, template};
 use crate::words;
 
 pub use names::{Names, Served};

@@ -17,13 +17,13 @@ use trine_weights::DType;
 use self::opening::{Loaded, Opening};
 use crate::device::{GpuOptions, Opened};
 use crate::draft::{DraftFacts, Drafting};
-use crate::forecast::PREFILL;
+use crate::finding::model_source::Source;
+use crate::finding::vocabulary::TextSide;
 use crate::library::{Decision, ModelLibrary};
-use crate::model_source::Source;
 use crate::options::{ContextFrom, Options};
+use crate::placing::forecast::PREFILL;
 use crate::tower::Wish;
 use crate::vision::{TowerPlacement, Vision};
-use crate::vocabulary::TextSide;
 use crate::words;
 
 /// Most slots of a server that are kept because later prompts may begin like their sequences.

@@ -10,8 +10,8 @@ use trine_hub::catalog::{self, Known};
 use trine_model::{Family, Model, ModelError, Pixels, Tower, TowerConfig, TowerKind};
 use trine_pictures::Preparation;
 
+use crate::finding::model_source::Source;
 use crate::library::ModelLibrary;
-use crate::model_source::Source;
 use crate::seeing::{SEEING, other};
 use crate::words;
 

@@ -17,9 +17,9 @@ use trine_pictures::Preparation;
 use trine_server::tower_input;
 
 use crate::device::Opened;
+use crate::finding::picture_file::{Input, PictureFile};
 use crate::library::ModelLibrary;
-use crate::picture_file::{Input, PictureFile};
-use crate::planner::{TowerDevice, TowerNeed};
+use crate::placing::planner::{TowerDevice, TowerNeed};
 use crate::tower;
 
 /// The most bytes of rows of pictures that are kept: those of some dozen pictures.

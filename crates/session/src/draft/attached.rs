@@ -8,10 +8,10 @@ use trine_weights::DType;
 
 use super::{DraftSource, Drafting, Guesser};
 use crate::failure::usage;
+use crate::finding::model_source::Source;
 use crate::library::ModelLibrary;
-use crate::model_source::Source;
-use crate::planner::LeftOut;
-use crate::{assistants, words};
+use crate::placing::planner::LeftOut;
+use crate::{finding::assistants, words};
 
 /// The format of a draft that reads the model's caches, if its files have floats: most of its bytes
 /// are those of its output matrix.

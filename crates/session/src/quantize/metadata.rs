@@ -17,8 +17,8 @@ use trine_text::Tokenizer;
 use trine_weights::gguf::{Array, GgufMetadata as Entries, StringArray, Value};
 use trine_weights::{Checkpoint, DType, HuggingFaceMetadata, Metadata};
 
+use crate::finding::vocabulary;
 use crate::library::ModelLibrary;
-use crate::vocabulary;
 pub use gemma4::numbers;
 use values::{number, per_layer};
 

@@ -24,10 +24,10 @@ use trine_server::{
     Catalog, Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
 };
 
-use crate::embedded::Embedded;
 use crate::failure::usage;
+use crate::finding::embedded::Embedded;
+use crate::finding::model_source::Source;
 use crate::library::ModelLibrary;
-use crate::model_source::Source;
 use refusals::told;
 
 pub(super) use {files::digest, files::stamp, presets::laid};

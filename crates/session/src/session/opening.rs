@@ -9,7 +9,7 @@ use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::draft::{Attached, Attempts, Draft, Drafting, Guessing};
 use crate::library::ModelLibrary;
 use crate::options::Options;
-use crate::planner::{Asked, Devices, Placements};
+use crate::placing::planner::{Asked, Devices, Placements};
 use crate::vision::TowerPlacement;
 use crate::{npu, vision};
 
@@ -141,7 +141,7 @@ mod tests {
     use trine_vulkan::capabilities::presets;
 
     use super::*;
-    use crate::forecast::absent;
+    use crate::placing::forecast::absent;
 
     #[test]
     fn a_gpu_that_nobody_named_gives_way_to_the_processor() {

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use crate::model_source::Source;
+use crate::finding::model_source::Source;
 
 use sha2::{Digest, Sha256};
 

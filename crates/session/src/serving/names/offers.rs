@@ -7,9 +7,9 @@ use trine_hub::catalog::{self, CatalogModel};
 use trine_hub::{EntryState, Inventory, LocalModel, StoreEntry};
 use trine_server::{Catalog, Offer, OfferState};
 
+use crate::finding::model_source::{Chosen, Resolved, Source, resolve_model};
+use crate::finding::suiting::Suited;
 use crate::library::ModelLibrary;
-use crate::model_source::{Chosen, Resolved, Source, resolve_model};
-use crate::suiting::Suited;
 
 /// This machine: its models, and how fast it was once measured to be.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use trine_hub::{Preset, PresetMessage, PresetRole};
 use trine_server::{Preset as Laid, SamplingChanges};
 
-use crate::preset;
+use crate::finding::preset;
 
 /// Returns what the server adds to a model for a preset.
 pub(in crate::serving) fn laid(preset: &Preset) -> Laid {

@@ -7,12 +7,12 @@ use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{EntryState, StoreEntry};
 
 use crate::device::{DeviceChoice, GpuOptions};
-use crate::embedded::Embedded;
-use crate::fitting::{CONTEXT, Room};
-use crate::forecast::{Machine, Work};
+use crate::finding::embedded::Embedded;
+use crate::finding::fitting::{CONTEXT, Room};
 use crate::gpus::{self, DeviceKind};
 use crate::library::ModelLibrary;
-use crate::{measured, words};
+use crate::placing::forecast::{Machine, Work};
+use crate::{measuring::measured, words};
 
 /// The context in tokens at which speed is forecast: a few questions and answers.
 const SPOKEN: u64 = 2048;

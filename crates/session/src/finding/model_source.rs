@@ -7,7 +7,7 @@
 //! known but not on this machine is [`Resolved::Missing`], so that it can be fetched. A word that
 //! could only be a model's name is never taken for a prompt.
 //!
-//! [decision 012]: ../../../docs/decisions/012-models-on-this-machine.md
+//! [decision 012]: ../../../../docs/decisions/012-models-on-this-machine.md
 
 use std::path::{Path, PathBuf};
 
@@ -17,16 +17,16 @@ use trine_hub::{Hub, Inventory, LocalModel, ModelName, Preset};
 use trine_model::{Assistant, Model};
 use trine_weights::{Checkpoint, DType};
 
-use crate::embedded::Embedded;
 use crate::failure::{Negative, usage};
-use crate::fetch::Download;
-use crate::library::ModelLibrary;
-use crate::model_path::{
+use crate::finding::embedded::Embedded;
+use crate::finding::fetch::Download;
+use crate::finding::model_path::{
     close_paths, existing_path, has_file_end, is_bare, is_meant_as_file, is_plainly_a_path,
     looks_like_path, tell_path,
 };
-use crate::suiting::Suited;
-use crate::{fetch, words};
+use crate::finding::suiting::Suited;
+use crate::library::ModelLibrary;
+use crate::{finding::fetch, words};
 
 /// A model that exists.
 #[derive(Debug, Clone)]

@@ -6,9 +6,9 @@ use trine_backend::Memory;
 use trine_model::{Ends, KvType, Model, Plan, Weight, Workload, names};
 
 use crate::draft::Draft;
-use crate::forecast::{Passes, Work};
-use crate::model_source::Source;
-use crate::placed::{Needs, memory_json};
+use crate::finding::model_source::Source;
+use crate::placing::forecast::{Passes, Work};
+use crate::placing::placed::{Needs, memory_json};
 use crate::session::formats_of;
 use crate::words;
 

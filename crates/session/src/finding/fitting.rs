@@ -2,7 +2,7 @@
 
 use trine_hub::catalog::CatalogModel;
 
-use crate::machine;
+use crate::measuring::machine;
 
 /// The context in tokens that a model is to have room for: the usual one.
 pub const CONTEXT: u64 = 8192;

@@ -10,7 +10,7 @@ use trine_backend::{Device, Reader};
 use trine_cpu::isa::Isa;
 use trine_cpu::vector::VectorKernels;
 
-use crate::machine;
+use crate::measuring::machine;
 use crate::words;
 
 /// The smallest buffer that gives a useful measurement, in bytes.

@@ -6,8 +6,8 @@ use trine_vulkan::capabilities::{Capabilities, presets};
 use trine_weights::DType;
 
 use super::*;
-use crate::forecast::absent;
-use crate::placed::plans::{plan_with_experts, small_plan};
+use crate::placing::forecast::absent;
+use crate::placing::placed::plans::{plan_with_experts, small_plan};
 
 type Gpu = fn() -> Capabilities;
 

@@ -11,9 +11,9 @@ use trine_model::{Assistant, Model};
 use trine_weights::Checkpoint;
 
 use crate::failure::Interrupted;
-use crate::fetch::{Download, header};
+use crate::finding::fetch::{Download, header};
+use crate::finding::model_source::{Chosen, Missing, Resolved, Source, find, resolve};
 use crate::library::ModelLibrary;
-use crate::model_source::{Chosen, Missing, Resolved, Source, find, resolve};
 use crate::words;
 
 /// A model for a command that runs nothing. Its file is gone when this is dropped.

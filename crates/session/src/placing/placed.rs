@@ -18,7 +18,7 @@ use trine_model::lend::lend;
 use trine_model::{KvType, Plan, Width, aside};
 
 use crate::device::Opened;
-use crate::forecast::PREFILL;
+use crate::placing::forecast::PREFILL;
 use crate::words;
 
 /// Sizes with room for whole contexts, whatever device has them: what a model needs.
@@ -287,7 +287,7 @@ mod tests {
 
     use super::plans::{plan, plan_with_experts, small_plan};
     use super::*;
-    use crate::forecast::absent;
+    use crate::placing::forecast::absent;
 
     /// Places a Plan on a machine with a GPU and this memory.
     fn place_on(

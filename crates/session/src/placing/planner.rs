@@ -1,6 +1,6 @@
 //! Where a model runs, and the draft model and the vision tower beside it: one decision from what
 //! devices say of their memory, before anything is loaded. A partner shares the model's device
-//! ([decision 086](../../../docs/decisions/086-one-planner.md)).
+//! ([decision 086](../../../../docs/decisions/086-one-planner.md)).
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,9 @@ use anyhow::Result;
 use trine_hub::{EntryState, Header, Hub, HubError, LeftOut, LocalModel, ModelName, catalog};
 
 use crate::failure::{Interrupted, Negative};
+use crate::finding::suiting::Suited;
 use crate::library::{Decision, ModelLibrary};
 use crate::seeing;
-use crate::suiting::Suited;
 use crate::words;
 
 /// Whether a model that is not on this machine is downloaded.

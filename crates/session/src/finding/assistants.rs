@@ -4,7 +4,7 @@
 //! A draft reads the caches of one size of model, which its backbone tells. Files that were trained
 //! for quantisation (QAT) have drafts of their own, which only names tell.
 //!
-//! [decision 043]: ../../../docs/decisions/043-drafts-that-read-caches.md
+//! [decision 043]: ../../../../docs/decisions/043-drafts-that-read-caches.md
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,8 +16,8 @@ use trine_hub::ModelName;
 use trine_model::{Assistant, Family, Model};
 use trine_weights::{Checkpoint, Metadata};
 
+use crate::finding::model_source::Source;
 use crate::library::ModelLibrary;
-use crate::model_source::Source;
 use crate::words;
 
 /// The published sizes: the hidden size, and how names spell them.

@@ -11,13 +11,13 @@ use trine_model::{
     Buffer, BufferId, Goal, KvType, Model, Op, Plan, Product, Rows, Step, Weight, WeightId, Width,
 };
 
-use crate::bandwidth::Bandwidth;
 use crate::failure::please_report;
-use crate::forecast::{Basis, BasisKind, Machine, PREFILL};
 use crate::gpus::{self, DeviceKind};
 use crate::library::ModelLibrary;
-use crate::machine;
-use crate::statistics::Summary;
+use crate::measuring::bandwidth::Bandwidth;
+use crate::measuring::machine;
+use crate::measuring::statistics::Summary;
+use crate::placing::forecast::{Basis, BasisKind, Machine, PREFILL};
 use crate::words;
 
 /// Passes over the buffer that measures reads.
@@ -251,7 +251,7 @@ mod tests {
     use trine_cpu::CpuDevice;
 
     use super::*;
-    use crate::model_source::Source;
+    use crate::finding::model_source::Source;
 
     #[test]
     fn devices_are_measured_with_a_matrix_of_the_model() {

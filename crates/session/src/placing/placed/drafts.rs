@@ -6,10 +6,10 @@ use trine_backend::{BackendError, Demand, Memory, MemoryKind, Placement};
 use trine_model::{Weight, names};
 
 use crate::draft::{self, Draft};
-use crate::forecast::drafts::GuessFacts;
 use crate::options::Options;
-use crate::placed::Placed;
-use crate::planner::Devices;
+use crate::placing::forecast::drafts::GuessFacts;
+use crate::placing::placed::Placed;
+use crate::placing::planner::Devices;
 use crate::session::formats;
 use crate::words;
 

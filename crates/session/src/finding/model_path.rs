@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use trine_hub::InFolder;
 
+use crate::finding::picture_file::is_picture;
 use crate::library::ModelLibrary;
-use crate::picture_file::is_picture;
 use crate::words;
 
 /// The most entries of a folder that are looked at for models.
