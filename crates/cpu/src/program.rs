@@ -3,7 +3,7 @@
 //! A step is one dispatch of the pool. Each operation of the Plan is a phase or two, whose units
 //! threads take one after the other. Results do not depend on which thread took a chunk.
 
-mod experts;
+mod expert_groups;
 mod fixed;
 pub(crate) mod forecast;
 #[allow(unsafe_code, reason = "threads write disjoint parts of the activations within a phase")]

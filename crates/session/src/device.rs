@@ -8,7 +8,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice, Partner};
 use trine_cpu::CpuDevice;
 pub use trine_vulkan::INVARIANT_ROWS;
-use trine_vulkan::{Choice, PipelineCache, Tuning, TuningMode, VulkanDevice};
+use trine_vulkan::{DeviceSelector, PipelineCache, Tuning, TuningMode, VulkanDevice};
 
 use crate::failure::usage;
 use crate::library::ModelLibrary;
@@ -25,7 +25,7 @@ pub enum DeviceChoice {
     /// SIMD kernels and a thread pool.
     Cpu,
     /// Vulkan devices; several share a model.
-    Vulkan(Vec<Choice>),
+    Vulkan(Vec<DeviceSelector>),
     /// A machine by a name that was not looked up; it may be another than this one. Nothing runs on
     /// it.
     Machine(String),
@@ -95,9 +95,9 @@ impl DeviceChoice {
         check_list(text)?;
         let text = if text == "gpu" { "vulkan" } else { text };
         let named = |name: &str| match name.parse() {
-            Ok(index) => Some(Choice::Index(index)),
+            Ok(index) => Some(DeviceSelector::Index(index)),
             Err(_) if name.trim().is_empty() => None,
-            Err(_) => Some(Choice::Named(name.to_owned())),
+            Err(_) => Some(DeviceSelector::Named(name.to_owned())),
         };
         // A name may contain commas.
         let several = |names: &str| names.split(",vulkan:").map(named).collect();
@@ -105,7 +105,7 @@ impl DeviceChoice {
             "auto" => Some(DeviceChoice::Auto),
             "reference" => Some(DeviceChoice::Reference),
             "cpu" => Some(DeviceChoice::Cpu),
-            "vulkan" => Some(DeviceChoice::Vulkan(vec![Choice::Best])),
+            "vulkan" => Some(DeviceChoice::Vulkan(vec![DeviceSelector::Best])),
             _ => text.strip_prefix("vulkan:").and_then(several).map(DeviceChoice::Vulkan),
         };
         if let Some(DeviceChoice::Vulkan(choices)) = &choice
@@ -173,7 +173,7 @@ impl DeviceChoice {
                 Ok(Opened::alone(device.clone(), device.threads(), lender))
             }
             (DeviceChoice::Vulkan(choices), layers) => {
-                let open = |choice: &Choice| {
+                let open = |choice: &DeviceSelector| {
                     VulkanDevice::open(choice.clone(), cache(), library.callbacks.loading())
                         .with_context(|| {
                             format!(
@@ -200,7 +200,7 @@ impl DeviceChoice {
             }
             (DeviceChoice::Auto, layers) => {
                 match (
-                    VulkanDevice::open(Choice::Best, cache(), library.callbacks.loading()),
+                    VulkanDevice::open(DeviceSelector::Best, cache(), library.callbacks.loading()),
                     layers,
                 ) {
                     (Ok(device), layers) => {
@@ -251,11 +251,11 @@ fn same(uuids: &[[u8; 16]]) -> Option<(usize, usize)> {
 }
 
 /// Returns a Vulkan device as it is typed.
-fn typed(choice: &Choice) -> String {
+fn typed(choice: &DeviceSelector) -> String {
     match choice {
-        Choice::Best | Choice::Any => "vulkan".to_owned(),
-        Choice::Index(index) => format!("vulkan:{index}"),
-        Choice::Named(name) => format!("vulkan:{name}"),
+        DeviceSelector::Best | DeviceSelector::Any => "vulkan".to_owned(),
+        DeviceSelector::Index(index) => format!("vulkan:{index}"),
+        DeviceSelector::Named(name) => format!("vulkan:{name}"),
     }
 }
 
@@ -437,8 +437,8 @@ mod tests {
         assert_eq!(DeviceChoice::parse("reference"), Ok(DeviceChoice::Reference));
         let vulkan = |choice| Ok(DeviceChoice::Vulkan(vec![choice]));
         assert_eq!(DeviceChoice::parse("auto"), Ok(DeviceChoice::Auto));
-        assert_eq!(DeviceChoice::parse("vulkan"), vulkan(Choice::Best));
-        assert_eq!(DeviceChoice::parse("gpu"), vulkan(Choice::Best));
+        assert_eq!(DeviceChoice::parse("vulkan"), vulkan(DeviceSelector::Best));
+        assert_eq!(DeviceChoice::parse("gpu"), vulkan(DeviceSelector::Best));
         for (foreign, called) in
             [("cuda", "CUDA"), ("cuda:0", "CUDA"), ("ROCm", "ROCm"), ("mps", "Metal")]
         {
@@ -449,12 +449,18 @@ mod tests {
                 "{told}"
             );
         }
-        assert_eq!(DeviceChoice::parse("vulkan:3"), vulkan(Choice::Index(3)));
-        assert_eq!(DeviceChoice::parse("vulkan:780M"), vulkan(Choice::Named("780M".to_owned())));
-        let both = DeviceChoice::Vulkan(vec![Choice::Index(0), Choice::Named("780M".to_owned())]);
+        assert_eq!(DeviceChoice::parse("vulkan:3"), vulkan(DeviceSelector::Index(3)));
+        assert_eq!(
+            DeviceChoice::parse("vulkan:780M"),
+            vulkan(DeviceSelector::Named("780M".to_owned()))
+        );
+        let both = DeviceChoice::Vulkan(vec![
+            DeviceSelector::Index(0),
+            DeviceSelector::Named("780M".to_owned()),
+        ]);
         assert_eq!(DeviceChoice::parse("vulkan:0,vulkan:780M"), Ok(both));
         let name = "llvmpipe (LLVM 15.0.6, 256 bits)";
-        let named = vulkan(Choice::Named(name.to_owned()));
+        let named = vulkan(DeviceSelector::Named(name.to_owned()));
         assert_eq!(DeviceChoice::parse(&format!("vulkan:{name}")), named);
         let twice = DeviceChoice::parse("vulkan:1,vulkan:0,vulkan:1").unwrap_err();
         assert!(twice.contains("vulkan:1 is named twice"), "{twice}");
@@ -498,7 +504,7 @@ mod tests {
         assert_eq!(same(&[a, b]), None);
         assert_eq!(same(&[b, a, b]), Some((0, 2)));
         assert_eq!(same(&[a]), None);
-        assert_eq!(typed(&Choice::Index(1)), "vulkan:1");
-        assert_eq!(typed(&Choice::Named("780M".to_owned())), "vulkan:780M");
+        assert_eq!(typed(&DeviceSelector::Index(1)), "vulkan:1");
+        assert_eq!(typed(&DeviceSelector::Named("780M".to_owned())), "vulkan:780M");
     }
 }

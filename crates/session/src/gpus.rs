@@ -5,8 +5,8 @@ use std::sync::Arc;
 pub use trine_vulkan::capabilities::{
     Capabilities, CooperativeShape, DeviceKind, Element, MemoryHeap, MissingFeatures,
 };
-use trine_vulkan::{Choice, ReadSpeed};
 pub use trine_vulkan::{Description, Gpu, GpuError, TuningState, devices};
+use trine_vulkan::{DeviceSelector, ReadSpeed};
 
 use crate::{device, measuring::machine};
 
@@ -15,7 +15,7 @@ use crate::{device, measuring::machine};
 /// # Errors
 /// [`GpuError`] if there is none, it lacks a feature, or the driver fails.
 pub fn open(index: Option<usize>) -> Result<Arc<Gpu>, GpuError> {
-    trine_vulkan::open_gpu(&index.map_or(Choice::Best, Choice::Index), None)
+    trine_vulkan::open_gpu(&index.map_or(DeviceSelector::Best, DeviceSelector::Index), None)
 }
 
 /// Returns the capabilities of the device with this UUID.

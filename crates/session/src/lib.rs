@@ -42,7 +42,7 @@ pub use self::library::{Callbacks, Decision, ModelLibrary};
 pub use self::measuring::{amdgpu, bandwidth, energy, machine, measured, statistics};
 pub use self::model_source::{Source, find};
 pub use self::options::Options;
-pub use self::placing::{experts, forecast, placed, planner};
+pub use self::placing::{expert_summary, forecast, placed, planner};
 pub use self::session::{Detail, Session, Sizes};
 
 /// Finds a model by its name, without one the library's own, and loads it for one conversation,

@@ -5,7 +5,7 @@ use trine_weights::DType;
 
 use crate::device::{DeviceChoice, Tune};
 use crate::npu_options::NpuOptions;
-use crate::tower::Wish;
+use crate::tower::TowerRequest;
 
 /// The source of the number of positions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Options {
     /// Quantisation while loading, if asked for.
     pub quantize: Option<DType>,
     /// What reads pictures.
-    pub vision: Wish,
+    pub vision: TowerRequest,
 }
 
 impl Default for Options {
@@ -62,7 +62,7 @@ impl Default for Options {
             kv_memory: None,
             context_from: ContextFrom::default(),
             quantize: None,
-            vision: Wish::default(),
+            vision: TowerRequest::default(),
         }
     }
 }

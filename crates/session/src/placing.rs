@@ -1,6 +1,6 @@
 //! What runs where, how much memory that takes, and how fast it would be.
 
-pub mod experts;
+pub mod expert_summary;
 pub mod forecast;
 pub mod placed;
 pub mod planner;

@@ -101,7 +101,7 @@ impl Models {
 
     fn summarised(&self, source: &Source) -> Result<ModelSummary> {
         let opened = source.open(self.settings.quantize)?;
-        let opened = self.settings.vision.fulfil_silently(source, opened)?;
+        let opened = self.settings.vision.attach_quietly(source, opened)?;
         let most = opened.config().context;
         let served = self.settings.context.map_or(most, |context| context.min(most));
         let own = self.template.clone();

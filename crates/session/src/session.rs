@@ -22,7 +22,7 @@ use crate::finding::vocabulary::TextSide;
 use crate::library::{Decision, ModelLibrary};
 use crate::options::{ContextFrom, Options};
 use crate::placing::forecast::PREFILL;
-use crate::tower::Wish;
+use crate::tower::TowerRequest;
 use crate::vision::{TowerPlacement, Vision};
 use crate::words;
 
@@ -178,7 +178,7 @@ impl Session {
             || settings.device.open(library, threads, gpu_layers, gpu),
         );
         let opened = opened?;
-        let seeing = settings.vision.fulfil(library, source, model?)?;
+        let seeing = settings.vision.attach(library, source, model?)?;
         let mut attached = drafting.attach(library, source, seeing)?;
         attached.check_layers(library, gpu_layers)?;
         let plain = attached.model(None);
@@ -451,7 +451,7 @@ impl Options {
         let what = format!(
             "an image has {wanted} rows, which one step runs, and a step has {rows} here: {remedy}"
         );
-        if matches!(self.vision, Wish::Needed(_)) {
+        if matches!(self.vision, TowerRequest::Needed(_)) {
             bail!(what);
         }
         library.note(format!("no images are taken: {what}"));

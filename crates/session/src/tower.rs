@@ -370,7 +370,7 @@ impl Report {
 
 /// Whether a model is given a tower, and which.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Wish {
+pub enum TowerRequest {
     /// It takes texts only.
     #[default]
     None,
@@ -380,12 +380,12 @@ pub enum Wish {
     Needed(TowerChoice),
 }
 
-impl Wish {
-    /// Returns the model with what is wished for.
+impl TowerRequest {
+    /// Returns the model with the tower that is requested.
     ///
     /// # Errors
     /// As [`attach`] if it is needed, else as [`attach_if_any`].
-    pub fn fulfil(&self, library: &ModelLibrary, source: &Source, model: Model) -> Result<Model> {
+    pub fn attach(&self, library: &ModelLibrary, source: &Source, model: Model) -> Result<Model> {
         match self {
             Self::None => Ok(model),
             Self::IfAny(choice) => attach_if_any(library, source, model, choice),
@@ -396,8 +396,8 @@ impl Wish {
     /// Does the same, without a word about a tower that cannot be used.
     ///
     /// # Errors
-    /// As [`Wish::fulfil`].
-    pub fn fulfil_silently(&self, source: &Source, model: Model) -> Result<Model> {
+    /// As [`TowerRequest::attach`].
+    pub fn attach_quietly(&self, source: &Source, model: Model) -> Result<Model> {
         match self {
             Self::IfAny(choice) => Ok(attach_usable(source, model, choice)?.0),
             Self::None => Ok(model),

@@ -9,7 +9,7 @@ use trine_session::device::DeviceChoice;
 use trine_session::draft::DraftOptions;
 use trine_session::npu_options::NpuOptions;
 use trine_session::options::{ContextFrom, Options};
-use trine_session::tower::Wish;
+use trine_session::tower::TowerRequest;
 
 use crate::cli::{DraftArgs, FITTING_LAYERS, NO_LIMIT, Placement, SamplingArgs, Seed};
 use crate::settings::Settings;
@@ -50,7 +50,7 @@ fn typed(placement: &Placement, kv: KvType) -> Options {
         kv_memory: placement.kv_memory,
         context_from: ContextFrom::Option,
         quantize: placement.quantize,
-        vision: Wish::None,
+        vision: TowerRequest::None,
     }
 }
 

@@ -28,13 +28,14 @@ use trine_testing::bench::{self, median};
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
-    AttendDecodeShape, AttendMatrixShape, AttendTileShape, AttendUnits, Attention, DecodeLaunch,
-    FrameAddresses, Fused, KV_BLOCK, KvCache, MatrixLaunch, OwnRows, Splits, TILE_ROWS, TileLaunch,
+    AttendDecodeShape, AttendMatrixShape, AttendTileShape, AttendUnits, Attention, CacheSpan,
+    DecodeLaunch, FrameAddresses, Fused, KV_BLOCK, MatrixLaunch, OwnRows, Splits, TILE_ROWS,
+    TileLaunch,
 };
 use trine_vulkan::kernels::handles::Made;
-use trine_vulkan::kernels::heads::{Factors, HeadsLaunch, Stored, Turned, turns};
+use trine_vulkan::kernels::heads::{Factors, HeadsLaunch, Rotated, Stored, turns};
 use trine_vulkan::kernels::limits::ValueLimits;
-use trine_vulkan::raw::memory::{Buffer, Place};
+use trine_vulkan::raw::memory::{Buffer, MemoryUse};
 use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::shaders::Shader;
 use trine_vulkan::testing::{choice, upload, wall};
@@ -148,7 +149,7 @@ fn cases(small: bool) -> Vec<Case> {
 struct Bed {
     gpu: Arc<Gpu>,
     attention: Attention,
-    caches: Vec<(KvCache, Buffer)>,
+    caches: Vec<(CacheSpan, Buffer)>,
     frame: FrameAddresses,
     rows: usize,
     tiles: usize,
@@ -170,7 +171,7 @@ impl Bed {
         let (heads, kv) = (options.heads, options.kv);
         let blocks_of_sequence = (case.depth + case.rows).div_ceil(KV_BLOCK);
         let blocks = blocks_of_sequence * case.sequences;
-        let bytes = KvCache::bytes(kv, heads.kv, heads.dim, blocks);
+        let bytes = CacheSpan::bytes(kv, heads.kv, heads.dim, blocks);
         if bytes > CACHE_BYTES_MAX {
             return Ok(None);
         }
@@ -194,11 +195,11 @@ impl Bed {
         let frame = [upload(gpu, &words), upload(gpu, &tables), upload(gpu, &tiles)];
         let [first, second, third] = frame.each_ref().map(Buffer::address);
         let count = (DISTINCT_BYTES / bytes).clamp(1, DISPATCHES as u64);
-        let allocate = |bytes: u64| gpu.allocate(bytes, Place::Device, "a cache");
+        let allocate = |bytes: u64| gpu.allocate(bytes, MemoryUse::Device, "a cache");
         let caches = (0..count).map(|_| {
             let memory = allocate(bytes)?;
             let (span, dim) = (memory.span(), heads.dim);
-            let cache = KvCache { span, kind: kv, heads: heads.kv, dim, ring_blocks: 0 };
+            let cache = CacheSpan { span, kind: kv, heads: heads.kv, dim, ring_blocks: 0 };
             Ok((cache, memory))
         });
         let caches: Vec<_> = caches.collect::<Result<_>>()?;
@@ -248,7 +249,7 @@ impl Bed {
     }
 
     /// Returns the median seconds of a dispatch that `make` creates for a cache.
-    fn time(&self, make: impl Fn(KvCache) -> Result<Dispatch, GpuError>) -> Result<f64> {
+    fn time(&self, make: impl Fn(CacheSpan) -> Result<Dispatch, GpuError>) -> Result<f64> {
         let chain = |count: usize| -> Result<f64> {
             let caches = self.caches.iter().cycle().take(count);
             let made: Result<Vec<_>, _> = caches.map(|(cache, _)| make(*cache)).collect();
@@ -258,7 +259,7 @@ impl Bed {
         Ok((chain(2 * count)? - chain(count)?) / count as f64)
     }
 
-    fn launch(&self, shape: AttendDecodeShape, is_fused: bool, cache: KvCache) -> DecodeLaunch {
+    fn launch(&self, shape: AttendDecodeShape, is_fused: bool, cache: CacheSpan) -> DecodeLaunch {
         let fused = Fused {
             query_norm: Some(self.weights.address()),
             rope: Some(self.rope.address()),
@@ -482,7 +483,7 @@ fn bench_heads(bed: &Bed) -> Result<f64> {
             frame: bed.frame,
             rows: bed.rows,
             dim: bed.attention.heads.dim,
-            query: Some(Turned {
+            query: Some(Rotated {
                 query: bed.query.span(),
                 turned: bed.query.span(),
                 heads: bed.attention.heads.query,

@@ -31,7 +31,7 @@ use trine_vulkan::kernels::matvec::MatvecShape;
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 use trine_vulkan::pack::{Format, Matrix};
-use trine_vulkan::raw::memory::{Arena, Buffer, Place};
+use trine_vulkan::raw::memory::{Arena, Buffer, MemoryUse};
 use trine_vulkan::raw::transfer::Transfer;
 use trine_vulkan::testing::{choice, timed, upload};
 use trine_vulkan::{Gpu, GpuError, open_gpu};
@@ -124,7 +124,7 @@ fn matrix(
     all: &mut Vec<Buffer>,
 ) -> Result<Matrix> {
     let total = bytes_in(format, rows, columns);
-    let mut arena = Arena::new(gpu, Place::Device, total);
+    let mut arena = Arena::new(gpu, MemoryUse::Device, total);
     let buffer = arena.allocate(total, "a matrix")?;
     // Scales of 2^-4; codes of any kind.
     let pattern: Vec<u8> = (0..PIECE).map(|at| [0x00, 0x2C][at % 2]).collect();
@@ -145,7 +145,7 @@ impl Bed {
         let gate_up = matrix(gpu, format, EXPERTS * 2 * WIDTH, HIDDEN, &mut weights)?;
         let down = matrix(gpu, format, EXPERTS * HIDDEN, WIDTH, &mut weights)?;
         // In large blocks, as the engine's values are.
-        let mut arena = Arena::new(gpu, Place::Device, 1 << 30);
+        let mut arena = Arena::new(gpu, MemoryUse::Device, 1 << 30);
         let mut device = |bytes: usize| arena.allocate(bytes as u64, "values");
         let entries = most * USED;
         let places = (entries + EXPERTS * 63).next_multiple_of(64);

@@ -18,8 +18,8 @@ use rayon::prelude::*;
 use trine_backend::{BLOCK, Device, ProgramOptions};
 use trine_model::{KvType, Model, Width};
 use trine_vulkan::pack::{Format, PlanesMut, pack_rows};
-use trine_vulkan::raw::memory::Place;
-use trine_vulkan::{Choice, Reach, VulkanDevice};
+use trine_vulkan::raw::memory::MemoryUse;
+use trine_vulkan::{DeviceSelector, Reach, VulkanDevice};
 use trine_weights::Checkpoint;
 
 /// Bytes that are written or packed in a measurement.
@@ -42,7 +42,7 @@ struct Options {
 
 fn main() -> Result<()> {
     let Options { model, loads, device, no_device } = Options::parse();
-    let choice = (!no_device).then(|| device.map_or(Choice::Any, Choice::Named));
+    let choice = (!no_device).then(|| device.map_or(DeviceSelector::Any, DeviceSelector::Named));
     let device = choice.map(open).transpose()?;
     if let Some(device) = &device {
         writes(device)?;
@@ -77,7 +77,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn open(choice: Choice) -> Result<VulkanDevice> {
+fn open(choice: DeviceSelector) -> Result<VulkanDevice> {
     let begin = Instant::now();
     let device = VulkanDevice::open(choice, None, None)?;
     println!("{}: opened in {:.3} s", device.name(), begin.elapsed().as_secs_f64());
@@ -113,7 +113,7 @@ fn time<T>(
 }
 
 fn writes(device: &VulkanDevice) -> Result<()> {
-    let target = device.gpu().allocate(BYTES as u64, Place::Device, "a bench");
+    let target = device.gpu().allocate(BYTES as u64, MemoryUse::Device, "a bench");
     let target = target?;
     if !target.is_mapped() {
         println!("the device's memory is not mapped: writes are not measured");

@@ -33,9 +33,9 @@ use trine_vulkan::kernels::product::{
     Product, ProductInput, ProductLaunch, ProductOutput, Segment,
 };
 use trine_vulkan::pack::{Format, Matrix};
-use trine_vulkan::raw::memory::{Arena, Buffer, Place};
+use trine_vulkan::raw::memory::{Arena, Buffer, MemoryUse};
 use trine_vulkan::raw::transfer::Transfer;
-use trine_vulkan::{Choice, Gpu, testing};
+use trine_vulkan::{DeviceSelector, Gpu, testing};
 
 /// Launches of a measurement.
 const LAUNCHES: usize = 10;
@@ -123,7 +123,7 @@ fn matrices(gpu: &Arc<Gpu>, format: Format, work: &Work) -> Result<Vec<(Matrix, 
     let (codes, scales) = (pattern(PIECE, false), pattern(PIECE, true));
     let sizes = format.plane_bytes(work.rows, work.columns).expect("the sizes are small");
     let (starts, total) = sizes.layout().expect("the sizes are small");
-    let mut arena = Arena::new(gpu, Place::Device, total * LAUNCHES as u64);
+    let mut arena = Arena::new(gpu, MemoryUse::Device, total * LAUNCHES as u64);
     let transfer = Transfer::new(gpu);
     let mut made = Vec::new();
     for _ in 0..LAUNCHES {
@@ -372,7 +372,7 @@ fn print(options: &Options, job: &Job<'_>, mut measured: Vec<(f64, f64, MatmulSh
 
 fn main() -> Result<()> {
     let options = &Options::parse();
-    let device = options.device.clone().map_or(Choice::Any, Choice::Named);
+    let device = options.device.clone().map_or(DeviceSelector::Any, DeviceSelector::Named);
     let gpu = trine_vulkan::open_gpu(&device, None)?;
     println!("{}, {}; * is the default", gpu.capabilities().name, options.format.name());
     let mut made = Vec::new();
@@ -380,7 +380,7 @@ fn main() -> Result<()> {
         made.push((work, matrices(&gpu, options.format, work)?));
     }
     let mut jobs = Vec::new();
-    let mut arena = Arena::new(&gpu, Place::Device, 1 << 30);
+    let mut arena = Arena::new(&gpu, MemoryUse::Device, 1 << 30);
     for (work, matrices) in &made {
         for &width in &options.widths {
             jobs.push(prepare(&gpu, options, work, width, matrices, &mut arena)?);

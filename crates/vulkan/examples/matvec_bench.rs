@@ -1,6 +1,6 @@
 //! Times the matrix-vector kernels on the matrices of Gemma 3 27B in several shapes.
 //!
-//! `matvec_bench [--quick] [--stream] [--small] [--format NAME] [--case TEXT]`: `--quick` tries
+//! `matvec_bench [--quick] [--one-row] [--small] [--format NAME] [--case TEXT]`: `--quick` tries
 //! only the shapes that the tuner would, `--small` uses matrices of an eighth of the rows and
 //! columns (for software devices), `--format` is q4_0 unless given, `--case` selects the products
 //! whose names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
@@ -19,14 +19,14 @@ use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::handles::Made;
 use trine_vulkan::kernels::matvec::{MatvecLaunch, MatvecShape};
+use trine_vulkan::kernels::one_row::{OneRowLaunch, OneRowShape};
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::product::{
     Product, ProductInput, ProductLaunch, ProductOutput, Segment,
 };
-use trine_vulkan::kernels::stream::{StreamLaunch, StreamShape};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::gpu::Gpu;
-use trine_vulkan::raw::memory::{Buffer, Place};
+use trine_vulkan::raw::memory::{Buffer, MemoryUse};
 use trine_vulkan::testing::{choice, wall};
 use trine_vulkan::{GpuError, open_gpu};
 
@@ -61,7 +61,7 @@ struct Options {
     small: bool,
     /// Whether only the kernel for one row is measured.
     #[arg(long)]
-    stream: bool,
+    one_row: bool,
     #[arg(long, default_value = "q4_0", value_parser = format)]
     format: Format,
     #[arg(long, default_value = "")]
@@ -106,7 +106,7 @@ fn cases(small: bool) -> Vec<Case> {
 
 /// Returns a buffer of arbitrary bytes that contain no NaN in f16 or f32.
 fn filled(gpu: &Arc<Gpu>, bytes: u64) -> Result<Buffer> {
-    let buffer = gpu.allocate(bytes, Place::Upload, "a matrix")?;
+    let buffer = gpu.allocate(bytes, MemoryUse::Upload, "a matrix")?;
     let mut random = fastrand::Rng::with_seed(1);
     let chunk: Vec<u8> =
         (0..1 << 17).flat_map(|_| (random.u64(..) & 0x2FFF_2FFF_2FFF_2FFF).to_le_bytes()).collect();
@@ -221,14 +221,14 @@ impl Bench {
     }
 
     /// Returns the seconds of one dispatch of the kernel for one row.
-    fn time_stream(&self, gpu: &Arc<Gpu>, shape: StreamShape) -> Result<f64> {
+    fn time_one_row(&self, gpu: &Arc<Gpu>, shape: OneRowShape) -> Result<f64> {
         self.time_of(gpu, |index, segments| {
-            self.stream(index, segments).dispatch(gpu, shape, "bench", 0)
+            self.one_row(index, segments).dispatch(gpu, shape, "bench", 0)
         })
     }
 
     /// Returns the same product for the kernel for one row.
-    fn stream(&self, index: usize, segments: &[Segment]) -> StreamLaunch {
+    fn one_row(&self, index: usize, segments: &[Segment]) -> OneRowLaunch {
         let input = match self.input() {
             ProductInput::Operand(_) => ProductInput::Operand(Operand {
                 kind: OperandKind::Plain,
@@ -243,10 +243,10 @@ impl Bench {
             ProductOutput::segments(segments)
         };
         let matrix = self.matrices[index % self.matrices.len()].0;
-        StreamLaunch(Product { matrix, width: 1, input, output })
+        OneRowLaunch(Product { matrix, width: 1, input, output })
     }
 
-    fn stream_shapes(&self, gpu: &Gpu) -> Vec<StreamShape> {
+    fn one_row_shapes(&self, gpu: &Gpu) -> Vec<OneRowShape> {
         let norm = !matches!(self.case.before, Before::Nothing);
         let mut shapes = Vec::new();
         for (wanted, each) in
@@ -254,7 +254,7 @@ impl Bench {
         {
             for (batch, banks) in [(2, 1), (2, 2), (4, 1), (4, 2), (8, 1)] {
                 let sizes = (wanted, batch, each, banks);
-                shapes.extend(StreamShape::of(
+                shapes.extend(OneRowShape::of(
                     gpu.capabilities(),
                     self.format,
                     self.case.columns,
@@ -356,22 +356,22 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2]> {
     );
     if case.width == 1 && !options.format.is_float() {
         let mut found = Vec::new();
-        for shape in bench.stream_shapes(gpu) {
-            found.push((bench.time_stream(gpu, shape)?, shape));
+        for shape in bench.one_row_shapes(gpu) {
+            found.push((bench.time_one_row(gpu, shape)?, shape));
         }
-        let chosen = bench.stream(0, &segments).offer(gpu.capabilities())[0];
+        let chosen = bench.one_row(0, &segments).offer(gpu.capabilities())[0];
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         for (seconds, shape) in &found {
             let mark = if *shape == chosen { "default" } else { "" };
-            let StreamShape { lanes, teams, batch, workgroups, .. } = shape;
+            let OneRowShape { lanes, teams, batch, workgroups, .. } = shape;
             println!(
-                "stream lanes {lanes:>4} teams {teams:>2} batch {batch} workgroups \
+                "one_row lanes {lanes:>4} teams {teams:>2} batch {batch} workgroups \
                  {workgroups:>4}  {:>8.2} us {:>7.0} GB/s {mark}",
                 1e6 * seconds,
                 1e-9 * bytes / seconds,
             );
         }
-        if options.stream {
+        if options.one_row {
             let default = found.iter().find(|(_, shape)| *shape == chosen);
             return Ok([default, found.first()].map(|time| time.map_or(f64::NAN, |time| time.0)));
         }
@@ -412,7 +412,7 @@ fn main() -> Result<()> {
     let mut token = [0.0; 2];
     for case in cases(options.small)
         .iter()
-        .filter(|case| case.name.contains(&options.case) && (!options.stream || case.width == 1))
+        .filter(|case| case.name.contains(&options.case) && (!options.one_row || case.width == 1))
     {
         let times = bench(&gpu, case, &options)?;
         let count = match case.name {

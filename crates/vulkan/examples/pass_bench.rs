@@ -31,7 +31,7 @@ use trine_backend::{
 };
 use trine_model::{Goal, KvType, Model, Plan, Tower, Width};
 use trine_testing::bench::{self, median};
-use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
+use trine_vulkan::{DeviceSelector, Tuning, TuningMode, VulkanDevice};
 use trine_weights::Checkpoint;
 
 /// The longest time in which kernels are measured.
@@ -128,7 +128,7 @@ impl Bench {
         };
         let mode = if options.tune { TuningMode::Again } else { TuningMode::Off };
         let tuning = Tuning { mode, budget: TUNING, ..Tuning::default() };
-        let choice = options.device.clone().map_or(Choice::Any, Choice::Named);
+        let choice = options.device.clone().map_or(DeviceSelector::Any, DeviceSelector::Named);
         let device = VulkanDevice::open(choice, None, None)?.tuned(tuning);
         let plan = model.plan();
         let program = device.load_plan(&model, plan.clone(), &sizes);

@@ -17,7 +17,7 @@ use clap::Parser;
 use trine_backend::{Device, TowerProgram};
 use trine_model::{KvType, Op, Plan, Workload};
 use trine_testing::bench;
-use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
+use trine_vulkan::{DeviceSelector, Tuning, TuningMode, VulkanDevice};
 use trine_weights::DType;
 
 #[path = "../../cpu/examples/tower_bench/files.rs"]
@@ -73,7 +73,7 @@ fn format(name: &str) -> Result<DType, String> {
 fn main() {
     let Options { layers, pictures, rounds, kv, format, device, tune, profile: profiles } =
         Options::parse();
-    let device = device.map_or(Choice::Any, Choice::Named);
+    let device = device.map_or(DeviceSelector::Any, DeviceSelector::Named);
     let folder = tempfile::tempdir().unwrap();
     let model = files::model(folder.path(), layers, format);
     let mode = if tune { TuningMode::Again } else { TuningMode::Off };

@@ -32,14 +32,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
 
-use self::places::{LINK_WORDS, Placed, place};
+use self::places::{ChainPosition, LINK_WORDS, place};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Fill, Hands, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::copies::{Before, Copy};
 use crate::raw::gpu::{FailurePoint, Gpu};
-use crate::raw::memory::{Arena, Buffer, Place};
+use crate::raw::memory::{Arena, Buffer, MemoryUse};
 use crate::raw::pipeline::KernelKey;
 use crate::raw::transfer::Transfer;
 use crate::shaders::Shader;
@@ -57,9 +57,9 @@ impl ChainMemory {
     /// # Errors
     /// If the memory cannot be allocated.
     pub(crate) fn new(gpu: &Arc<Gpu>, expected: u64) -> Result<Self, GpuError> {
-        let failed = gpu.allocate(4, Place::Readback, "the chains' state")?;
+        let failed = gpu.allocate(4, MemoryUse::Readback, "the chains' state")?;
         failed.write(0, &[0; 4]);
-        Ok(Self { links: Mutex::new(Arena::new(gpu, Place::Device, expected)), failed })
+        Ok(Self { links: Mutex::new(Arena::new(gpu, MemoryUse::Device, expected)), failed })
     }
 
     fn allocate(&self, bytes: u64) -> Result<Buffer, GpuError> {
@@ -125,7 +125,7 @@ impl Chains {
         let bytes = (4 * words.len()) as u64;
         let failed = memory.failed.clone();
         let links = memory.allocate(bytes)?;
-        for (Placed { index, link, first }, flags) in placed.into_iter().zip(flags) {
+        for (ChainPosition { index, link, first }, flags) in placed.into_iter().zip(flags) {
             let dispatch = &mut dispatches[index];
             dispatch.set_link((links.address() + (4 * link) as u64) | flags);
             dispatch.link = if index == first { Link::First } else { Link::Next };
@@ -174,7 +174,7 @@ impl Chains {
 pub(crate) fn mark(dispatches: &mut [Dispatch], fresh: Span) {
     let (placed, _) = place(dispatches);
     let flags = handed::flags(dispatches, &placed, fresh);
-    for (Placed { index, .. }, flags) in placed.into_iter().zip(flags) {
+    for (ChainPosition { index, .. }, flags) in placed.into_iter().zip(flags) {
         dispatches[index].set_link(flags & handed::GIVES);
     }
 }
@@ -241,9 +241,9 @@ fn works(gpu: &Arc<Gpu>, order: Order) -> Result<bool, GpuError> {
         Order::Values => (PROBE_VALUES_LENGTH, PROBE_VALUES_LENGTH),
         Order::Counters | Order::Barriers => (PROBE_LENGTH, 2),
     };
-    let memory = gpu.allocate(u64::from(places) * bytes, Place::Device, "a probe")?;
+    let memory = gpu.allocate(u64::from(places) * bytes, MemoryUse::Device, "a probe")?;
     let place = |turn: u32| memory.part(u64::from(turn % places) * bytes, bytes).span();
-    let wrong = gpu.allocate(4, Place::Readback, "a probe")?;
+    let wrong = gpu.allocate(4, MemoryUse::Readback, "a probe")?;
     wrong.write(0, &[0; 4]);
     let mut dispatches: Vec<Dispatch> = (0..length)
         .map(|turn| {

@@ -9,7 +9,7 @@ use crate::error::GpuError;
 use crate::kernels::matmul::probe;
 use crate::program::outline::Outline;
 use crate::program::tuning::{Tuner, Tuning};
-use crate::raw::gpu::{Choice, Gpu};
+use crate::raw::gpu::{DeviceSelector, Gpu};
 use crate::raw::module::Loops;
 use crate::raw::pipeline::PipelineCache;
 use crate::weights::Progress;
@@ -33,7 +33,7 @@ struct Shared {
 /// How a device is opened, again after it was lost.
 #[derive(Default)]
 pub(crate) struct Opening {
-    pub(crate) choice: Choice,
+    pub(crate) choice: DeviceSelector,
     /// Keeps compiled pipelines.
     pub(crate) cache: Option<PipelineCache>,
     pub(crate) loops: Loops,
@@ -53,7 +53,10 @@ impl Opening {
 ///
 /// # Errors
 /// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
-pub fn open_gpu(choice: &Choice, cache: Option<PipelineCache>) -> Result<Arc<Gpu>, GpuError> {
+pub fn open_gpu(
+    choice: &DeviceSelector,
+    cache: Option<PipelineCache>,
+) -> Result<Arc<Gpu>, GpuError> {
     Opening { choice: choice.clone(), cache, ..Opening::default() }.open()
 }
 
@@ -64,7 +67,7 @@ impl VulkanDevice {
     /// # Errors
     /// [`GpuError`] if there is no such device or it lacks a feature.
     pub fn open(
-        choice: Choice,
+        choice: DeviceSelector,
         cache: Option<PipelineCache>,
         progress: Option<Progress>,
     ) -> Result<Self, GpuError> {
@@ -83,7 +86,7 @@ impl VulkanDevice {
     /// # Errors
     /// As [`VulkanDevice::open`].
     pub fn with_other_capabilities(
-        choice: Choice,
+        choice: DeviceSelector,
         capabilities: Capabilities,
     ) -> Result<Self, GpuError> {
         let opening = Opening { choice, ..Opening::default() };

@@ -52,6 +52,6 @@ pub use program::catalogue::{Catalogued, LaunchFacts};
 pub use program::outline::Outline;
 pub use program::passes::INVARIANT_ROWS;
 pub use program::tuning::{Settled, Tuning, TuningMode, TuningProgress, TuningState, tuning_state};
-pub use raw::gpu::{Choice, Description, Gpu, Injected, best_device, devices};
+pub use raw::gpu::{Description, DeviceSelector, Gpu, Injected, best_device, devices};
 pub use raw::pipeline::PipelineCache;
 pub use weights::{Progress, Reach};

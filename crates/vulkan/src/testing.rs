@@ -10,8 +10,8 @@ use crate::capabilities::DeviceKind;
 use crate::device::{Opening, VulkanDevice};
 use crate::dispatch::Dispatch;
 use crate::raw::commands::Recording;
-use crate::raw::gpu::{Choice, Gpu};
-use crate::raw::memory::{Buffer, Place};
+use crate::raw::gpu::{DeviceSelector, Gpu};
+use crate::raw::memory::{Buffer, MemoryUse};
 use crate::raw::module::Loops;
 use crate::weights::BEFORE_VECTOR;
 
@@ -43,8 +43,8 @@ pub(crate) fn own_gpu() -> Arc<Gpu> {
 }
 
 /// Returns the choice of the tests' device.
-pub fn choice() -> Choice {
-    std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named)
+pub fn choice() -> DeviceSelector {
+    std::env::var(DEVICE_VARIABLE).map_or(DeviceSelector::Any, DeviceSelector::Named)
 }
 
 fn opening() -> Opening {
@@ -118,7 +118,7 @@ pub fn wall(gpu: &Arc<Gpu>, dispatches: &[Dispatch], runs: usize) -> Vec<f64> {
 pub fn upload<T: Pod>(gpu: &Arc<Gpu>, values: &[T]) -> Buffer {
     let bytes: &[u8] = bytemuck::cast_slice(values);
     let length = BEFORE_VECTOR + (bytes.len() as u64).max(1);
-    let host = gpu.allocate(length, Place::Upload, "a test's data");
+    let host = gpu.allocate(length, MemoryUse::Upload, "a test's data");
     let host = host.unwrap_or_else(|error| panic!("{error}"));
     host.write(0, &[0; 4]);
     host.write(BEFORE_VECTOR - 8, bytemuck::bytes_of(&host.address()));
@@ -155,7 +155,7 @@ mod inside {
     use crate::raw::commands::Recording;
     use crate::raw::copies::Copy;
     use crate::raw::gpu::Gpu;
-    use crate::raw::memory::{Buffer, Place};
+    use crate::raw::memory::{Buffer, MemoryUse};
 
     /// Runs dispatches one after the other, with the barriers that they need.
     ///
@@ -182,7 +182,7 @@ mod inside {
     pub(crate) fn download<T: Pod>(gpu: &Arc<Gpu>, buffer: &Buffer) -> Vec<T> {
         static ONE: Mutex<()> = Mutex::new(());
         let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let host = gpu.allocate(buffer.bytes(), Place::Readback, "a test's results");
+        let host = gpu.allocate(buffer.bytes(), MemoryUse::Readback, "a test's results");
         let host = host.unwrap_or_else(|error| panic!("{error}"));
         let copy = Copy { from: buffer.clone(), to: host.clone(), bytes: buffer.bytes() };
         let recording = Recording::record(gpu, &[], &[copy], &[]);

@@ -14,7 +14,7 @@ use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, pack_rows};
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{ALIGNMENT, Arena, Buffer, Place, blocks_bytes};
+use crate::raw::memory::{ALIGNMENT, Arena, Buffer, MemoryUse, blocks_bytes};
 use crate::raw::transfer::Transfer;
 
 mod joint;
@@ -129,7 +129,7 @@ impl Weights {
         let name = gpu.capabilities().name.clone();
         let joints = joints(gpu.capabilities(), plan);
         let total: u64 = joints.iter().map(|joint| planned_bytes(plan, lent, joint)).sum();
-        let mut arena = Arena::new(gpu, Place::Device, total);
+        let mut arena = Arena::new(gpu, MemoryUse::Device, total);
         let (transfer, spare) = (Transfer::new(gpu), Spare::default());
         let done = Mutex::new(0);
         let ids = joints.iter().flat_map(|joint| &joint.weights);
@@ -574,7 +574,8 @@ fn vector_size(weight: &trine_model::Weight) -> u64 {
 
 /// Returns a word for each weight, all 0.
 fn notes(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Buffer, GpuError> {
-    let words = gpu.allocate(4 * plan.weights.len() as u64, Place::Readback, "the norms' notes")?;
+    let words =
+        gpu.allocate(4 * plan.weights.len() as u64, MemoryUse::Readback, "the norms' notes")?;
     clear(&words);
     Ok(words)
 }

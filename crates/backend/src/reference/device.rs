@@ -22,7 +22,7 @@ use crate::overflow::{Noted, What};
 use crate::pages::{KvPage, PageLayout, Pages};
 use crate::program::{Facts, Flights, InFlight, Memory, Program, Results};
 
-mod experts;
+mod expert_ops;
 
 /// Runs Plans with the scalar reference, one operation after the other on one thread.
 #[derive(Debug, Default)]

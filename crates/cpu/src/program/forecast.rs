@@ -4,7 +4,7 @@
 use trine_backend::{Memory, ProgramOptions};
 use trine_model::{CacheId, KvType, Op, Plan, Routes, Scratch, WeightId, WeightPlace};
 
-use super::experts::GroupShape;
+use super::expert_groups::GroupShape;
 use super::layers::{cache_positions, kinds, partials, ring_of, rotary_tables};
 use super::terms::InputRows;
 use crate::attention::{KvKind, KvShape, Partials};

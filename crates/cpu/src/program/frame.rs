@@ -4,7 +4,7 @@
 //! a phase every unit of work (a row, a chunk of panels, an attention item) is taken by exactly one
 //! thread, writes only its own part of the outputs, and reads only what earlier phases wrote.
 
-mod experts;
+mod expert_products;
 mod products;
 
 use std::ops::Range;

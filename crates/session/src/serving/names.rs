@@ -43,7 +43,7 @@ pub enum Names {
     /// The models of the command line, the default one first.
     Fixed(Vec<Served>),
     /// The model of the settings, the one inside the program, and those of the store.
-    Store(Box<Shop>),
+    Store(Box<StoreNames>),
 }
 
 /// A model of the command line.
@@ -85,7 +85,7 @@ impl Served {
 }
 
 /// The store, and further names for its models.
-pub struct Shop {
+pub struct StoreNames {
     hub: Hub,
     aliases: Vec<(String, String)>,
     /// Models outside of the store, each under the name of its alias.
@@ -147,8 +147,9 @@ impl Names {
         open: impl Fn(&str) -> Result<Served>,
     ) -> Result<Self> {
         let (aliased, typed, machine) = (Vec::new(), Vec::new(), offers::ThisMachine::new(library));
-        let mut shop = Shop { hub, aliases: aliased, typed, default, machine };
-        let find = |shop: &Shop, name: &str| shop.find(name).map_err(|message| anyhow!(message));
+        let mut shop = StoreNames { hub, aliases: aliased, typed, default, machine };
+        let find =
+            |shop: &StoreNames, name: &str| shop.find(name).map_err(|message| anyhow!(message));
         for (name, model) in aliases {
             let default = || match &shop.default {
                 Some(default) => default.name.clone(),
@@ -220,7 +221,7 @@ impl Names {
 /// The models of names as they are at one time, for any number of names.
 pub(super) enum Sources<'a> {
     Fixed(&'a [Served]),
-    Store(&'a Shop, Inventory<'a>),
+    Store(&'a StoreNames, Inventory<'a>),
 }
 
 impl Sources<'_> {
@@ -323,7 +324,7 @@ fn listed(name: &str, model: &str, source: &Source) -> Listed {
     }
 }
 
-impl Shop {
+impl StoreNames {
     fn list(&self) -> Vec<Listed> {
         let (demo, inventory) = (Embedded::Demo, self.hub.inventory());
         let mut all = Vec::new();
@@ -504,7 +505,7 @@ fn own_name(inventory: &Inventory<'_>, model: &LocalModel) -> String {
     inventory.name_of(model).to_string()
 }
 
-impl Library for Shop {
+impl Library for StoreNames {
     fn catalog(&self, measures: bool) -> Result<Catalog, LibraryError> {
         // A store that cannot be read is an error, not an empty store.
         let inventory = self.hub.inventory();
@@ -630,7 +631,7 @@ impl Library for Shop {
     }
 }
 
-impl Shop {
+impl StoreNames {
     /// Parses the name of a new preset, which must not be that of a model inside the program.
     fn new_name(&self, name: &str) -> Result<PresetName, LibraryError> {
         let name = PresetName::parse(name).map_err(told)?;

@@ -8,7 +8,7 @@ use trine_backend::placement::CONTEXT_USUAL;
 use trine_model::{Cost, KvType, Model, Plan, Workload};
 use trine_session::device::{DeviceChoice, GpuOptions};
 use trine_session::draft::{self, Drafting};
-use trine_session::experts::Experts;
+use trine_session::expert_summary::Experts;
 use trine_session::forecast::PREFILL;
 use trine_session::forecast::drafts::GuessFacts;
 use trine_session::forecast::{PRESETS, Preset, preset};

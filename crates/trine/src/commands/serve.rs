@@ -19,7 +19,7 @@ use trine_session::machine;
 use trine_session::open_files;
 use trine_session::serving::{Models, Names, served};
 use trine_session::suiting;
-use trine_session::tower::Wish;
+use trine_session::tower::TowerRequest;
 
 use super::top::fetch::is_trine;
 use crate::callbacks;
@@ -52,7 +52,7 @@ pub(crate) fn run(set: &Settings, args: ServeArgs, verbose: bool) -> Result<()> 
     let options = options(&args)?;
     let sequences = args.sequences.map(usize::from);
     let mut settings = options::chosen(set, &args.placement, KvType::F16);
-    settings.vision = Wish::IfAny(args.tower.choice());
+    settings.vision = TowerRequest::IfAny(args.tower.choice());
     let queue = args.queue as usize;
     let pooling = args.pooling.unwrap_or_default();
     let limit = args.prefix_cache_size.unwrap_or(PREFIXES_BYTES);

@@ -12,7 +12,7 @@ use trine_engine::EngineOptions;
 use trine_hub::{EntryState, Preset, StoreEntry};
 use trine_model::{AttentionKind, GenerationDefaults, KvType, Model};
 use trine_session::draft::{Draft, Drafting};
-use trine_session::experts::Experts;
+use trine_session::expert_summary::Experts;
 use trine_session::forecast::drafts::GuessFacts;
 use trine_session::header::find_shape;
 use trine_session::library::ModelLibrary;

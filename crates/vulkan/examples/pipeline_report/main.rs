@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 use trine_vulkan::capabilities::{Capabilities, presets, rates};
 use trine_vulkan::raw::pipeline::KernelKey;
-use trine_vulkan::{Catalogued, Choice, Gpu, GpuError, Outline};
+use trine_vulkan::{Catalogued, DeviceSelector, Gpu, GpuError, Outline};
 
 use models::Case;
 
@@ -42,7 +42,7 @@ struct Found {
 
 fn run() -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
     let found = find(&presets::radeon_780m())?;
-    let gpu = trine_vulkan::open_gpu(&Choice::Any, None)?;
+    let gpu = trine_vulkan::open_gpu(&DeviceSelector::Any, None)?;
     let keys = |capabilities: &Capabilities| -> Result<Vec<KernelKey>, GpuError> {
         // Those of one format tell devices apart.
         let found = find_in(capabilities, &models::cases()[..SAMPLE])?;
@@ -109,7 +109,7 @@ fn describe(gpu: &Gpu, found: &Found) -> Result<Value, GpuError> {
 fn facts(found: &Found) -> Value {
     let Catalogued { key, is_trial, launch } = &found.kernel;
     let shader = key.shader.0;
-    let reads = ["stream_", "matvec_", "matmul_", "attend", "embed_"];
+    let reads = ["one_row_", "matvec_", "matmul_", "attend", "embed_"];
     let what = launch.as_ref().map_or(shader, |launch| part(&launch.label));
     let times = launch.as_ref().map(|launch| launch.times(&rates::RADEON_780M));
     json!({
@@ -134,7 +134,7 @@ fn expected(shader: &str) -> &'static [&'static str] {
         "attend_matrix" => &["v_wmma"],
         name if name.starts_with("matmul_matrix") => &["v_wmma"],
         name if name.starts_with("matmul_dot") => &["v_dot4"],
-        name if name.starts_with("stream_") => &["v_dot4"],
+        name if name.starts_with("one_row_") => &["v_dot4"],
         name if name.starts_with("matvec_") && !is_float => &["v_dot4"],
         _ => &[],
     }

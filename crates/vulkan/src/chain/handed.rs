@@ -33,7 +33,7 @@
 
 use std::iter::repeat_n;
 
-use super::places::Placed;
+use super::places::ChainPosition;
 use crate::dispatch::{Dispatch, Hands, Span};
 
 #[cfg(test)]
@@ -68,8 +68,9 @@ enum Use {
 
 /// Returns the flags of the links of dispatches in chains. In `fresh` they write each word at most
 /// once.
-pub(super) fn flags(dispatches: &[Dispatch], placed: &[Placed], fresh: Span) -> Vec<u64> {
-    let links: Vec<&[Placed]> = placed.chunk_by(|one, other| one.link == other.link).collect();
+pub(super) fn flags(dispatches: &[Dispatch], placed: &[ChainPosition], fresh: Span) -> Vec<u64> {
+    let links: Vec<&[ChainPosition]> =
+        placed.chunk_by(|one, other| one.link == other.link).collect();
     let link_of: Vec<usize> =
         (0..).zip(&links).flat_map(|(link, abreast)| repeat_n(link, abreast.len())).collect();
     let dispatches_of = |link: usize| links[link].iter().map(|placed| &dispatches[placed.index]);
@@ -149,7 +150,7 @@ fn can_take<'a>(next: &[&'a Dispatch], before: &[&'a Dispatch], fresh: Span) -> 
 
 /// Returns which dispatches read or write what earlier ones of their chains wrote, given the link
 /// of each place.
-fn needs(dispatches: &[Dispatch], placed: &[Placed], link_of: &[usize]) -> Vec<Need> {
+fn needs(dispatches: &[Dispatch], placed: &[ChainPosition], link_of: &[usize]) -> Vec<Need> {
     let mut needs = Vec::new();
     for (reader, of_reader) in placed.iter().enumerate() {
         let later = &dispatches[of_reader.index];

@@ -44,7 +44,7 @@ fn abreast(dispatches: &[Dispatch]) -> usize {
 
 /// A dispatch's place in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Placed {
+pub(super) struct ChainPosition {
     /// Which it is.
     pub(super) index: usize,
     /// Index of the first word of its link.
@@ -55,7 +55,7 @@ pub(super) struct Placed {
 
 /// Returns the places of the dispatches that are chained, in their order, and the words of the
 /// links: how many workgroups each waits for.
-pub(super) fn place(dispatches: &[Dispatch]) -> (Vec<Placed>, Vec<u32>) {
+pub(super) fn place(dispatches: &[Dispatch]) -> (Vec<ChainPosition>, Vec<u32>) {
     let (mut placed, mut words) = (Vec::new(), Vec::new());
     let push = |words: &mut Vec<u32>, left: u32| {
         let first = words.len();
@@ -72,7 +72,7 @@ pub(super) fn place(dispatches: &[Dispatch]) -> (Vec<Placed>, Vec<u32>) {
             while index < chain.len() {
                 let beside = abreast(&chain[index..]);
                 let link = push(&mut words, left);
-                let place = |index: usize| Placed { index: first + index, link, first };
+                let place = |index: usize| ChainPosition { index: first + index, link, first };
                 placed.extend((index..index + beside).map(place));
                 let groups = chain[index..index + beside].iter().map(Dispatch::workgroups);
                 left = groups.sum();
@@ -116,7 +116,10 @@ mod tests {
         let (placed, words) = place(&dispatches);
         let at = |link: usize| link * LINK_WORDS;
         let expected = [(2, at(0), 2), (3, at(1), 2), (4, at(2), 2), (6, at(4), 6), (7, at(5), 6)];
-        assert_eq!(placed, expected.map(|(index, link, first)| Placed { index, link, first }));
+        assert_eq!(
+            placed,
+            expected.map(|(index, link, first)| ChainPosition { index, link, first })
+        );
         let left: Vec<u32> = words.chunks_exact(LINK_WORDS).map(|link| link[0]).collect();
         assert_eq!(left, [0, 12, 13, 14, 0, 16, 17]);
     }

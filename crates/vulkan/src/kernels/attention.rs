@@ -24,7 +24,7 @@ use trine_model::{Heads, KvType};
 use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 pub(crate) use self::cache::kv_number;
-pub use self::cache::{KV_BLOCK, KvCache};
+pub use self::cache::{CacheSpan, KV_BLOCK};
 pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows, Splits};
 pub use self::direct::AttendDirectShape;
 pub use self::matrix::{AttendMatrixShape, AttendUnits, MatrixLaunch, UNITS_DIM_MAX};

@@ -8,7 +8,7 @@
 
 use std::fmt::Debug;
 
-use super::attention::{FrameAddresses, KvCache};
+use super::attention::{CacheSpan, FrameAddresses};
 use super::operand::Operand;
 use crate::dispatch::Span;
 use crate::pack::Matrix;
@@ -54,7 +54,7 @@ impl Handles for Addresses {
     type Vector = u64;
     type Matrix = Matrix;
     type Joint = Matrix;
-    type Cache = KvCache;
+    type Cache = CacheSpan;
     type Turns = u64;
     type Frame = FrameAddresses;
     type Shared = Span;

@@ -40,7 +40,7 @@ pub struct Stored<H: Handles = Addresses> {
 
 /// Queries, which are changed in place. Keys that do not go to the cache count as queries too.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Turned<H: Handles = Addresses> {
+pub struct Rotated<H: Handles = Addresses> {
     /// (rows, heads x dim) f32.
     pub query: H::Rows,
     /// The same afterwards, in the same place.
@@ -71,7 +71,7 @@ pub struct HeadsLaunch<H: Handles = Addresses> {
     /// Elements of a head: even, at most [`DIM_MAX`].
     pub dim: usize,
     /// Queries.
-    pub query: Option<Turned<H>>,
+    pub query: Option<Rotated<H>>,
     /// Keys and values.
     pub stored: Option<Stored<H>>,
     /// [`turns`], if queries and keys are rotated. Those by places are of half a head.
@@ -91,7 +91,7 @@ impl<H: Handles> HeadsLaunch<H> {
     pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> HeadsLaunch<B> {
         let query = self.query.map(|it| by.read(it.query));
         let rows = self.stored.map(|it| [it.key, it.value].map(|rows| by.read(rows)));
-        let query = self.query.zip(query).map(|(it, query)| Turned {
+        let query = self.query.zip(query).map(|(it, query)| Rotated {
             query,
             turned: by.write(it.turned),
             heads: it.heads,

@@ -1,7 +1,7 @@
 //! Products of a matrix with rows of activations: what they read and write, whichever kernel
 //! multiplies, and how they are launched.
 //!
-//! The kernels are [`super::stream`] for one row, [`super::matvec`] for few, [`super::matmul`] for
+//! The kernels are [`super::one_row`] for one row, [`super::matvec`] for few, [`super::matmul`] for
 //! more. The arguments of all three begin with the same `Front`.
 
 use std::fmt::Debug;

@@ -9,7 +9,7 @@ use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{Buffer, Place};
+use crate::raw::memory::{Buffer, MemoryUse};
 use crate::raw::pipeline::KernelKey;
 use crate::raw::transfer::Transfer;
 use crate::shaders::Shader;
@@ -49,8 +49,8 @@ impl ReadSpeed {
             DeviceKind::Processor => 64 << 20,
         };
         let what = "measuring the memory bandwidth";
-        let source = gpu.allocate(bytes, Place::Device, what)?;
-        let result = gpu.allocate(4, Place::Device, what)?;
+        let source = gpu.allocate(bytes, MemoryUse::Device, what)?;
+        let result = gpu.allocate(4, MemoryUse::Device, what)?;
         // Written once, so that the pages are backed by memory and no value is special.
         let transfer = Transfer::new(gpu);
         let ones = vec![1_u8; 16 << 20];

@@ -34,7 +34,7 @@ use crate::raw::commands::{Ended, Recording};
 use crate::raw::copies::Copy;
 use crate::raw::gpu::{self, Gpu};
 use crate::raw::meeting::Absent;
-use crate::raw::memory::{Arena, Buffer, Place};
+use crate::raw::memory::{Arena, Buffer, MemoryUse};
 use crate::raw::transfer::Transfer;
 use crate::weights::{Progress, Weights};
 
@@ -240,23 +240,26 @@ impl Binding<'_> {
         let width = self.options.width;
         let caches = self.caches(gpu)?;
         let layout = FrameLayout::new(self.options);
-        let frame = gpu.allocate(layout.bytes as u64, Place::Upload, "the step's frame")?;
+        let frame = gpu.allocate(layout.bytes as u64, MemoryUse::Upload, "the step's frame")?;
         let inputs = Inputs::allocate(gpu, self.plan, &weights, width)?;
         let output = |id: &BufferId| {
             let buffer = self.plan.buffer(*id);
             let bytes = 4 * width.of(buffer.rows).max(1) * buffer.columns;
-            gpu.allocate(bytes as u64, Place::Readback, "the logits")
+            gpu.allocate(bytes as u64, MemoryUse::Readback, "the logits")
         };
         let outputs = self.plan.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         let top = TopMemory::new(gpu, width.outputs)?;
         let sampler = Sampler::new(gpu, self.plan, width.outputs)?;
         let loans = loan_bytes(self.lent.unwrap_or(self.plan), width);
         let loans = loans.map(|bytes| Loans::new(gpu, bytes)).transpose()?;
-        let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
+        let scratch = gpu.allocate(scratch_bytes, MemoryUse::Device, "working memory")?;
         let split_scratch =
-            gpu.allocate(selection.split_bytes(), Place::Device, "working memory")?;
-        let counters =
-            gpu.allocate(counter_bytes(self.plan, self.options), Place::Device, "working memory")?;
+            gpu.allocate(selection.split_bytes(), MemoryUse::Device, "working memory")?;
+        let counters = gpu.allocate(
+            counter_bytes(self.plan, self.options),
+            MemoryUse::Device,
+            "working memory",
+        )?;
         let memory = Memory {
             weights: weights.bytes,
             mapped: weights.mapped,
@@ -300,7 +303,7 @@ impl Binding<'_> {
     fn caches(&self, gpu: &Arc<Gpu>) -> Result<Vec<Buffer>, GpuError> {
         let bytes = |cache| cache_bytes(self.options, cache);
         let total = self.plan.caches.iter().map(bytes).sum();
-        let mut arena = Arena::new(gpu, Place::Device, total);
+        let mut arena = Arena::new(gpu, MemoryUse::Device, total);
         // The largest first: rings fill what the caches of global layers leave of a block.
         let mut order: Vec<usize> = (0..self.plan.caches.len()).collect();
         order.sort_by_key(|&at| Reverse(bytes(&self.plan.caches[at])));

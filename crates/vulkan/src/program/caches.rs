@@ -3,11 +3,11 @@
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::{Op, Plan};
 
-use crate::kernels::attention::{DecodeLaunch, KvCache};
+use crate::kernels::attention::{CacheSpan, DecodeLaunch};
 
 /// Bytes of a block of a KV cache.
 pub(super) fn block_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
-    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, 1)
+    CacheSpan::bytes(options.kv, cache.kv_heads, cache.head_dim, 1)
 }
 
 /// Bytes of a KV cache.
@@ -16,7 +16,7 @@ pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) 
         Some(window) => options.sequences * options.ring_length(window) / BLOCK,
         None => options.blocks,
     };
-    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
+    CacheSpan::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
 }
 
 /// Bytes of attention's counters, which all layers use.

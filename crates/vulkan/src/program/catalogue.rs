@@ -180,7 +180,7 @@ pub(super) fn catalogue(
         catalogue.add(key, false, None);
     }
     let device = Arc::new(Described::new(capabilities.clone()));
-    let places = Places::of(&plans, &device, selection)?;
+    let places = DryAddresses::of(&plans, &device, selection)?;
     let survey = RefCell::new(Survey::listing(device.clone()));
     for lowered in graphs {
         let emitter = places.emitter(&plans, lowered);
@@ -221,7 +221,7 @@ pub(super) fn catalogue(
 }
 
 /// Where the memory of a Program would be.
-struct Places<'a> {
+struct DryAddresses<'a> {
     device: &'a Arc<Described>,
     selection: &'a Selection,
     weights: Weights,
@@ -231,7 +231,7 @@ struct Places<'a> {
     nothing: Span,
 }
 
-impl<'a> Places<'a> {
+impl<'a> DryAddresses<'a> {
     fn of(
         plans: &Plans<'_>,
         device: &'a Arc<Described>,

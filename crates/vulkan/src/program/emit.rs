@@ -16,7 +16,7 @@ use super::values::{Numbers, Shared};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
-use crate::kernels::attention::{FrameAddresses, KvCache};
+use crate::kernels::attention::{CacheSpan, FrameAddresses};
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::handles::{Addresses, Extent, Role, Visitor};
 use crate::kernels::matmul::MatmulLaunch;
@@ -216,10 +216,10 @@ impl Emitter<'_> {
         FrameAddresses { frame, tables, tiles, picks }
     }
 
-    fn cache(&self, id: CacheId) -> KvCache {
+    fn cache(&self, id: CacheId) -> CacheSpan {
         let cache = self.plan.cache(id);
         let ring = cache.window.map_or(0, |window| self.options.ring_length(window) / BLOCK);
-        KvCache {
+        CacheSpan {
             span: self.caches[id.0],
             kind: self.options.kv,
             heads: cache.kv_heads,
@@ -261,7 +261,7 @@ impl Visitor<Ids, Addresses> for At<'_> {
         all.part(first, all.rows - first)
     }
 
-    fn cache(&mut self, _: Role, cache: CacheId) -> KvCache {
+    fn cache(&mut self, _: Role, cache: CacheId) -> CacheSpan {
         self.emitter.cache(cache)
     }
 

@@ -211,7 +211,7 @@ impl Work {
     /// Returns whether its kernel can hand values on as they come, in a pass of one row.
     fn hands_on(&self) -> bool {
         match self {
-            Work::Product(work) => work.kernel == ProductKernel::Stream,
+            Work::Product(work) => work.kernel == ProductKernel::OneRow,
             Work::AttendRows(launch) => launch.own().is_some(),
             _ => false,
         }

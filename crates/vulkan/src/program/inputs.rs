@@ -9,7 +9,7 @@ use trine_weights::Tensor;
 use super::graph::allocated;
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{Buffer, Place};
+use crate::raw::memory::{Buffer, MemoryUse};
 use crate::weights::Weights;
 
 /// Memory of all inputs of a Plan, in their order.
@@ -48,7 +48,7 @@ impl Inputs {
                 Source::Plan | Source::State => ("the rows of another Plan", None, Vec::new()),
                 Source::Picture => ("the patches of a picture", None, Vec::new()),
             };
-            let buffer = gpu.allocate(4 * values as u64, Place::Upload, what)?;
+            let buffer = gpu.allocate(4 * values as u64, MemoryUse::Upload, what)?;
             let mut readers = plan.goals();
             readers.retain(|&goal| plan.reads_for(goal, input.buffer));
             Ok(InputRows { buffer, source: *input, table, readers, kept })

@@ -15,7 +15,7 @@ use super::passes::{Attended, PassKey};
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::meeting::{Host, Meeting};
-use crate::raw::memory::{ALIGNMENT, Buffer, Place};
+use crate::raw::memory::{ALIGNMENT, Buffer, MemoryUse};
 
 /// How many rows that are no bulk rows a pass beside a partner has room for, where steps have some.
 const EXACT_ROWS: [usize; 2] = [8, BULK_ROWS];
@@ -163,8 +163,8 @@ impl Loans {
     /// Allocates it with the sizes of [`loan_bytes`].
     pub(super) fn new(gpu: &Arc<Gpu>, [input, output]: [u64; 2]) -> Result<Self, GpuError> {
         Ok(Self {
-            input: gpu.allocate(input, Place::Readback, "rows for a partner")?,
-            output: gpu.allocate(output, Place::Upload, "a partner's products")?,
+            input: gpu.allocate(input, MemoryUse::Readback, "rows for a partner")?,
+            output: gpu.allocate(output, MemoryUse::Upload, "a partner's products")?,
             rows: StepRows::default(),
         })
     }
@@ -315,7 +315,7 @@ mod tests {
     fn the_device_works_while_the_host_waits_for_the_partner() {
         let gpu = gpu();
         let buffer = |value: f32| {
-            let buffer = gpu.allocate(256, Place::Readback, "a test").unwrap();
+            let buffer = gpu.allocate(256, MemoryUse::Readback, "a test").unwrap();
             buffer.write(0, bytemuck::cast_slice(&[value; 64]));
             buffer
         };

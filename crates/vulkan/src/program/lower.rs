@@ -25,7 +25,7 @@ use crate::kernels::attention::{Attention, DecodeLaunch, MatrixLaunch, Splits, T
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::experts::chooses;
-use crate::kernels::heads::{DIM_MAX, Factors, HeadsLaunch, Stored, Turned};
+use crate::kernels::heads::{DIM_MAX, Factors, HeadsLaunch, Rotated, Stored};
 use crate::kernels::limits::ValueLimits;
 use crate::kernels::mix::{MixLaunch, Stream};
 use crate::kernels::operand::OperandKind;
@@ -34,7 +34,7 @@ use crate::kernels::rows::{LayerNorm, RowLimits, RowWork, RowsLaunch, Target};
 use crate::kernels::sum::{SumLaunch, SumTerm};
 use crate::weights::Joint;
 
-mod experts;
+mod expert_launches;
 
 /// Checks that each operation of a Plan has a kernel.
 ///
@@ -617,10 +617,10 @@ impl Lowering<'_> {
         id: BufferId,
         heads: usize,
         query_norm: Option<Factors<Ids>>,
-    ) -> Result<(usize, Turned<Ids>), GpuError> {
+    ) -> Result<(usize, Rotated<Ids>), GpuError> {
         let (query, turned) = self.changed(id)?;
         let dim = self.graph.value(query).columns / heads;
-        Ok((dim, Turned { query, turned, heads, query_norm }))
+        Ok((dim, Rotated { query, turned, heads, query_norm }))
     }
 
     /// Returns the launch that attends.

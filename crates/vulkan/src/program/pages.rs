@@ -8,7 +8,7 @@ use super::caches::block_bytes;
 use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::copies::Copy;
-use crate::raw::memory::{Buffer, Place};
+use crate::raw::memory::{Buffer, MemoryUse};
 use crate::raw::transfer::Transfer;
 
 /// Most bytes of the staging memory through which pages are read.
@@ -46,8 +46,11 @@ impl Bound {
         let all: u64 = blocks(&self.caches, plan, options, pages).map(|(.., bytes)| bytes).sum();
         let largest = plan.caches.iter().map(|cache| block_bytes(options, cache)).max();
         let Some(largest) = largest.filter(|_| all > 0) else { return Ok(()) };
-        let staging =
-            self.gpu.allocate(all.min(STAGING).max(largest), Place::Readback, "staging memory")?;
+        let staging = self.gpu.allocate(
+            all.min(STAGING).max(largest),
+            MemoryUse::Readback,
+            "staging memory",
+        )?;
         let (mut copies, mut used) = (Vec::new(), 0);
         let mut flush = |copies: &mut Vec<Copy>, used: &mut u64| {
             Recording::record(&self.gpu, &[], copies, &[])?.run("reading keys and values")?;

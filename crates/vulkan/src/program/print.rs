@@ -1,7 +1,7 @@
 //! Graphs as text: one line a launch.
 //!
 //! ```text
-//! 3  blk.0.attn_delta  stream %7 f32[1,4096] x blk.0.attn_output.weight:q4_0 -> %8 f32[1,5376]
+//! 3  blk.0.attn_delta  one_row %7 f32[1,4096] x blk.0.attn_output.weight:q4_0 -> %8 f32[1,5376]
 //! ```
 //!
 //! That is: number and label, what is launched, values that it reads, weights with their formats on
@@ -159,7 +159,7 @@ impl ProductWork {
             Input::NormAddNorm { .. } => "norm_add_norm + ",
         };
         let kernel = match self.kernel {
-            ProductKernel::Stream => "stream",
+            ProductKernel::OneRow => "one_row",
             ProductKernel::Matvec => "matvec",
             ProductKernel::Matmul => "matmul",
         };

@@ -13,7 +13,7 @@ pub(super) type Output = ProductOutput<Ids>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProductKernel {
     /// For one row.
-    Stream,
+    OneRow,
     /// For few rows.
     Matvec,
     /// For more.

@@ -15,7 +15,7 @@ use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::gpu::{FailurePoint, Gpu};
-use crate::raw::memory::{Arena, Buffer, Place};
+use crate::raw::memory::{Arena, Buffer, MemoryUse};
 use crate::raw::transfer::Transfer;
 
 /// What a rehearsal is called in memory's messages.
@@ -62,7 +62,7 @@ impl Rehearsals {
         let (sequences, blocks, context) = (1, 1, BLOCK);
         let options = ProgramOptions { width, sequences, blocks, context, ..*options };
         let layout = FrameLayout::new(&options);
-        let frame = gpu.allocate(layout.bytes as u64, Place::Upload, WHAT)?;
+        let frame = gpu.allocate(layout.bytes as u64, MemoryUse::Upload, WHAT)?;
         let mut frame = Frame::new(layout, frame, 1);
         let batch = Batch {
             tokens: &[0],
@@ -78,7 +78,7 @@ impl Rehearsals {
         frame.write(&batch, (0, 0));
         let bytes: Vec<u64> =
             plan.caches.iter().map(|cache| block_bytes(&options, cache)).collect();
-        let mut arena = Arena::new(gpu, Place::Device, bytes.iter().sum());
+        let mut arena = Arena::new(gpu, MemoryUse::Device, bytes.iter().sum());
         let caches = bytes.into_iter().map(|bytes| arena.allocate(bytes, WHAT));
         let caches = caches.collect::<Result<_, _>>()?;
         let links = ChainMemory::new(gpu, trials as u64 * ChainMemory::most_bytes(nodes))?;

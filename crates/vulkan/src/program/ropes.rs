@@ -7,7 +7,7 @@ use trine_model::{Op, Plan, Rope};
 use crate::error::GpuError;
 use crate::kernels::heads::turns;
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{Arena, Buffer, Place};
+use crate::raw::memory::{Arena, Buffer, MemoryUse};
 use crate::raw::transfer::Transfer;
 
 /// The tables of a Plan.
@@ -41,7 +41,7 @@ fn kinds(plan: &Plan) -> Vec<(usize, Rope)> {
 impl Ropes {
     pub(super) fn load(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Self, GpuError> {
         let (mut tables, mut memory) = (Vec::new(), Vec::new());
-        let mut arena = Arena::new(gpu, Place::Device, 0);
+        let mut arena = Arena::new(gpu, MemoryUse::Device, 0);
         let transfer = Transfer::new(gpu);
         for (dim, rope) in kinds(plan) {
             let table = turns(dim, rope);

@@ -18,14 +18,14 @@ use crate::kernels::attention::{Attention, DecodeLaunch, Fused, MatrixLaunch, Ow
 use crate::kernels::elements::ElementWork;
 use crate::kernels::experts::Grouping;
 use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
-use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned};
+use crate::kernels::heads::{Factors, HeadsLaunch, Rotated, Stored};
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 use crate::kernels::product::Product;
 use crate::kernels::rows::{RowWork, RowsLaunch, Target};
 use crate::kernels::sum::{SumLaunch, SumTerm};
 
-mod experts;
+mod expert_rules;
 mod limits;
 mod pictures;
 mod places;
@@ -63,7 +63,7 @@ const RULES: [Rule; 35] = [
     pictures::attends_whole,
     gated_gives_operand,
     gated_interleaves,
-    experts::choice_routes,
+    expert_rules::choice_routes,
     product_gates,
     product_norms,
     sums::sum_adds,
@@ -299,7 +299,7 @@ fn cutoff_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 
 /// Lets a product of one row be the gate of a row that is there.
 fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Product(ProductWork { kernel: ProductKernel::Stream, product }) =
+    let Work::Product(ProductWork { kernel: ProductKernel::OneRow, product }) =
         &graph.nodes[index].work
     else {
         return false;
@@ -434,7 +434,7 @@ fn queries_turn(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         && norm.heads == query.heads
         && graph.readers(normed) == 1;
     if fits {
-        let query = Some(Turned { query: norm.query, query_norm: Some(factors), ..query });
+        let query = Some(Rotated { query: norm.query, query_norm: Some(factors), ..query });
         graph.nodes[index + 1].work = Work::Heads(HeadsLaunch { query, epsilon, ..*next });
         graph.nodes.remove(index);
     }

@@ -16,7 +16,7 @@ use crate::kernels::sample::{
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
 use crate::raw::meeting::Absent;
-use crate::raw::memory::{Buffer, Place};
+use crate::raw::memory::{Buffer, MemoryUse};
 
 /// Bytes before the records of rows: their number.
 const HEADER: usize = 16;
@@ -137,9 +137,9 @@ impl Sampler {
         let Some(vocabulary) = vocabulary(plan) else { return Ok(None) };
         let layout = Layout::new(outputs, vocabulary);
         let [upload, outcomes, work] = layout.all_bytes(vocabulary);
-        let upload = gpu.allocate(upload, Place::Upload, "draws")?;
-        let outcomes = gpu.allocate(outcomes, Place::Readback, "draws")?;
-        let work = gpu.allocate(work, Place::Device, "draws")?;
+        let upload = gpu.allocate(upload, MemoryUse::Upload, "draws")?;
+        let outcomes = gpu.allocate(outcomes, MemoryUse::Readback, "draws")?;
+        let work = gpu.allocate(work, MemoryUse::Device, "draws")?;
         let spans = [&upload, &outcomes, &work].map(Buffer::span);
         let Some(launch) = sample_launch(plan, outputs, spans) else { return Ok(None) };
         Recording::zeros(gpu, std::slice::from_ref(&work))?.run("clearing draws")?;
@@ -288,7 +288,7 @@ impl Sampler {
         let logits: Vec<f32> =
             (0..self.vocabulary).map(|token| -30.0 * token as f32 / last).collect();
         let bytes = 4 * self.vocabulary as u64;
-        let memory = gpu.allocate(bytes, Place::Upload, "a trial of draws")?;
+        let memory = gpu.allocate(bytes, MemoryUse::Upload, "a trial of draws")?;
         memory.write(0, bytemuck::cast_slice(&logits));
         let rule = Rule { key: 0x9E37_79B9, factors: [1.0 / 1.3, 1.3], ..Rule::default() };
         let scores = Draw { rule, given: Some(0), tells: true, ..Draw::default() };

@@ -15,9 +15,9 @@ use crate::kernels::experts::Grouping;
 use crate::kernels::matmul::MatmulShape;
 use crate::kernels::matmul::grouped::GROUP_PLACES;
 use crate::kernels::matvec::WIDTH_MAX;
+use crate::kernels::one_row;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::product::ProductLaunch;
-use crate::kernels::stream;
 use crate::pack::Format;
 use crate::weights::{Joint, activated, norm_before};
 
@@ -123,16 +123,16 @@ impl Selection {
     pub(super) fn product(&self, joint: &Joint, rows: usize, norms: bool) -> ProductKernel {
         if !self.is_narrow(joint.format, rows) {
             ProductKernel::Matmul
-        } else if self.streams(joint, rows, norms) {
-            ProductKernel::Stream
+        } else if self.is_one_row(joint, rows, norms) {
+            ProductKernel::OneRow
         } else {
             ProductKernel::Matvec
         }
     }
 
     /// Returns whether a product goes to the kernel for one row.
-    fn streams(&self, joint: &Joint, rows: usize, norms: bool) -> bool {
-        rows == 1 && stream::takes(&self.capabilities, joint.format, joint.columns, norms)
+    fn is_one_row(&self, joint: &Joint, rows: usize, norms: bool) -> bool {
+        rows == 1 && one_row::takes(&self.capabilities, joint.format, joint.columns, norms)
     }
 
     /// Returns whether a product of `rows` rows goes to the matrix-vector kernels.
@@ -158,7 +158,7 @@ impl Selection {
         let format = joint.format;
         if self.is_picture && joint.is_short() && !self.is_narrow(format, rows) {
             MatmulShape::short_operand(&self.capabilities)
-        } else if self.streams(joint, rows, false) {
+        } else if self.is_one_row(joint, rows, false) {
             OperandKind::Plain
         } else if self.is_narrow(format, rows) && !format.is_float() {
             OperandKind::Fixed16
@@ -202,7 +202,7 @@ impl Selection {
             let kind = OperandKind::Fixed16;
             kind.code_bytes(columns) + kind.scale_bytes(columns)
         };
-        if self.streams(joint, rows, true) {
+        if self.is_one_row(joint, rows, true) {
             return true;
         }
         rows == 1
@@ -249,9 +249,9 @@ impl Selection {
     /// only reader.
     pub(super) fn interleaves(&self, gated: &Joint, next: &Joint, rows: usize) -> bool {
         // The gated product goes to the same kernel with and without a norm.
-        self.streams(gated, rows, true)
-            && self.streams(next, rows, false)
-            && stream::prefers_interleaved(&self.capabilities, next.format, next.columns)
+        self.is_one_row(gated, rows, true)
+            && self.is_one_row(next, rows, false)
+            && one_row::prefers_interleaved(&self.capabilities, next.format, next.columns)
     }
 
     /// Returns whether attention by a kernel that can may give its result in halves.

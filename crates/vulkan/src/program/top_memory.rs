@@ -11,7 +11,7 @@ use crate::error::GpuError;
 use crate::kernels::top::{ROOM, TopLaunch, maxima_bytes};
 use crate::raw::copies::Copy;
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{Buffer, Place};
+use crate::raw::memory::{Buffer, MemoryUse};
 
 /// Where the largest logits go.
 pub(super) struct TopMemory {
@@ -44,8 +44,8 @@ impl TopMemory {
     /// Allocates the memory for a Program with at most `outputs` output rows.
     pub(super) fn new(gpu: &Arc<Gpu>, outputs: usize) -> Result<Self, GpuError> {
         let [maxima, pair, found, chosen] = top_bytes(outputs);
-        let device = |bytes| gpu.allocate(bytes, Place::Device, "working memory");
-        let host = |bytes| gpu.allocate(bytes, Place::Readback, "the logits");
+        let device = |bytes| gpu.allocate(bytes, MemoryUse::Device, "working memory");
+        let host = |bytes| gpu.allocate(bytes, MemoryUse::Readback, "the logits");
         Ok(Self {
             maxima: device(maxima)?,
             thresholds: device(pair)?,

@@ -31,7 +31,7 @@ const SUBMISSION_SECONDS: f64 = 0.1;
 
 /// Which device to open.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Choice {
+pub enum DeviceSelector {
     /// The most capable GPU; no software device.
     #[default]
     Best,
@@ -95,10 +95,10 @@ pub fn devices() -> Result<Vec<Description>, GpuError> {
     Ok(listed.into_iter().map(describe).collect())
 }
 
-/// Returns the device that [`Choice::Best`] opens, without opening it; `None` if there is no GPU
-/// that has all that trine needs.
+/// Returns the device that [`DeviceSelector::Best`] opens, without opening it; `None` if there is
+/// no GPU that has all that trine needs.
 pub fn best_device() -> Option<Description> {
-    let found = choose(Instance::load().ok()?.devices().ok()?, &Choice::Best).ok()?;
+    let found = choose(Instance::load().ok()?.devices().ok()?, &DeviceSelector::Best).ok()?;
     let found = Description { capabilities: found.capabilities, missing: found.missing };
     found.missing.0.is_empty().then_some(found)
 }
@@ -110,7 +110,7 @@ impl Gpu {
     /// # Errors
     /// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
     pub(crate) fn open(
-        choice: &Choice,
+        choice: &DeviceSelector,
         cache: Option<PipelineCache>,
         loops: Loops,
     ) -> Result<Arc<Gpu>, GpuError> {
@@ -382,7 +382,7 @@ fn rank(kind: DeviceKind) -> u32 {
     }
 }
 
-fn choose(devices: Vec<Listed>, choice: &Choice) -> Result<Listed, GpuError> {
+fn choose(devices: Vec<Listed>, choice: &DeviceSelector) -> Result<Listed, GpuError> {
     let names: Vec<String> = devices
         .iter()
         .enumerate()
@@ -399,12 +399,12 @@ fn choose(devices: Vec<Listed>, choice: &Choice) -> Result<Listed, GpuError> {
         devices.iter().filter(fits).max_by_key(score).cloned()
     };
     let (chosen, wanted) = match choice {
-        Choice::Best => {
+        DeviceSelector::Best => {
             (best(false), "that is a GPU (a software one is taken by its number only)".to_owned())
         }
-        Choice::Any => (best(true), "at all".to_owned()),
-        Choice::Index(index) => (devices.get(*index).cloned(), format!("number {index}")),
-        Choice::Named(name) => {
+        DeviceSelector::Any => (best(true), "at all".to_owned()),
+        DeviceSelector::Index(index) => (devices.get(*index).cloned(), format!("number {index}")),
+        DeviceSelector::Named(name) => {
             let wanted = name.to_lowercase();
             let fits = |item: &&Listed| {
                 item.capabilities.name.to_lowercase().contains(&wanted)

@@ -26,7 +26,7 @@ const RESERVE_MAX: u64 = 256 << 20;
 
 /// What memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum MemoryUse {
     /// Read and written by the device. Mapped where that costs the device nothing.
     Device,
     /// Written by the host, read by the device.
@@ -169,7 +169,7 @@ impl Buffer {
     }
 
     /// Returns the values of mapped memory. The device must have finished writing them, and must
-    /// not write them while they are borrowed. Reading anything but [`Place::Readback`] is slow.
+    /// not write them while they are borrowed. Reads are slow unless it is [`MemoryUse::Readback`].
     ///
     /// # Panics
     /// If the memory is not mapped, or the range is outside the buffer or not aligned.
@@ -190,7 +190,7 @@ impl Buffer {
 /// Makes buffers in blocks. Blocks are freed when their last buffer is.
 pub struct Arena {
     gpu: Arc<Gpu>,
-    place: Place,
+    usage: MemoryUse,
     /// Bytes that are still to come, as far as is known; the size of a block depends on it.
     expected: u64,
     current: Option<(Arc<Block>, u64)>,
@@ -199,8 +199,8 @@ pub struct Arena {
 
 impl Arena {
     /// Creates an arena for about `expected` bytes.
-    pub fn new(gpu: &Arc<Gpu>, place: Place, expected: u64) -> Self {
-        Self { gpu: gpu.clone(), place, expected, current: None, allocated: 0 }
+    pub fn new(gpu: &Arc<Gpu>, usage: MemoryUse, expected: u64) -> Self {
+        Self { gpu: gpu.clone(), usage, expected, current: None, allocated: 0 }
     }
 
     /// Returns the bytes of all blocks.
@@ -228,11 +228,11 @@ impl Arena {
             return Ok(buffer);
         }
         let size = block_size(self.expected, left, bytes);
-        let block = match allocate_block(&self.gpu, size, self.place) {
+        let block = match allocate_block(&self.gpu, size, self.usage) {
             // There may be too little room for everything still to come, but enough for this
             // buffer.
             Err(GpuError::OutOfMemory { .. }) if size > bytes => {
-                allocate_block(&self.gpu, bytes, self.place)
+                allocate_block(&self.gpu, bytes, self.usage)
             }
             result => result,
         };
@@ -290,15 +290,15 @@ impl Gpu {
     pub fn allocate(
         self: &Arc<Self>,
         bytes: u64,
-        place: Place,
+        usage: MemoryUse,
         what: &str,
     ) -> Result<Buffer, GpuError> {
-        Arena::new(self, place, bytes).allocate(bytes, what)
+        Arena::new(self, usage, bytes).allocate(bytes, what)
     }
 }
 
 /// Returns what buffers are used for.
-pub(super) fn usage() -> vk::BufferUsageFlags {
+pub(super) fn buffer_usage() -> vk::BufferUsageFlags {
     vk::BufferUsageFlags::STORAGE_BUFFER
         | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS
         | vk::BufferUsageFlags::INDIRECT_BUFFER
@@ -306,15 +306,15 @@ pub(super) fn usage() -> vk::BufferUsageFlags {
         | vk::BufferUsageFlags::TRANSFER_DST
 }
 
-fn allocate_block(gpu: &Arc<Gpu>, bytes: u64, place: Place) -> Result<Block, GpuError> {
+fn allocate_block(gpu: &Arc<Gpu>, bytes: u64, usage: MemoryUse) -> Result<Block, GpuError> {
     let full = || GpuError::OutOfMemory { what: "a block".to_owned(), bytes };
     if bytes > gpu.capabilities().allocation_bytes {
         return Err(full());
     }
-    let info = vk::BufferCreateInfo::default().size(bytes).usage(usage());
+    let info = vk::BufferCreateInfo::default().size(bytes).usage(buffer_usage());
     // SAFETY: the structure lives until the call returns.
     let buffer = unsafe { gpu.device.create_buffer(&info, None) }.during("vkCreateBuffer")?;
-    let bound = bind(gpu, buffer, place).map_err(|error| error.unwrap_or_else(full));
+    let bound = bind(gpu, buffer, usage).map_err(|error| error.unwrap_or_else(full));
     match bound {
         Ok((memory, mapped)) => Ok(Block::of(gpu, buffer, bytes, memory, mapped)),
         Err(error) => {
@@ -329,11 +329,11 @@ fn allocate_block(gpu: &Arc<Gpu>, bytes: u64, place: Place) -> Result<Block, Gpu
 fn bind(
     gpu: &Gpu,
     buffer: vk::Buffer,
-    place: Place,
+    usage: MemoryUse,
 ) -> Result<(vk::DeviceMemory, Option<NonNull<u8>>), Option<GpuError>> {
     // SAFETY: the buffer is the device's.
     let needs = unsafe { gpu.device.get_buffer_memory_requirements(buffer) };
-    for index in types_in_order(&gpu.memory, gpu.capabilities().kind, place) {
+    for index in types_in_order(&gpu.memory, gpu.capabilities().kind, usage) {
         if needs.memory_type_bits & (1 << index) == 0 {
             continue;
         }
@@ -392,7 +392,7 @@ fn free_bytes(
     budgets: Option<&[(u64, u64)]>,
 ) -> u64 {
     let types = memory.memory_types_as_slice();
-    let order = types_in_order(memory, kind, Place::Device);
+    let order = types_in_order(memory, kind, MemoryUse::Device);
     let heaps: BTreeSet<usize> =
         order.iter().map(|index| types[*index as usize].heap_index as usize).collect();
     let free = |heap: usize| match budgets {
@@ -407,7 +407,7 @@ fn free_bytes(
 pub(super) fn types_in_order(
     memory: &vk::PhysicalDeviceMemoryProperties,
     kind: DeviceKind,
-    place: Place,
+    usage: MemoryUse,
 ) -> Vec<u32> {
     use vk::MemoryPropertyFlags as Flags;
     let unified = matches!(kind, DeviceKind::Integrated | DeviceKind::Processor);
@@ -422,10 +422,10 @@ pub(super) fn types_in_order(
         let coherent = has(Flags::HOST_VISIBLE | Flags::HOST_COHERENT);
         let local = has(Flags::DEVICE_LOCAL);
         let small = local && !unified && heaps[kind.heap_index as usize].size <= SMALL_WINDOW;
-        match place {
+        match usage {
             // Shared memory is all the same: what the driver calls the host's serves when the
             // device's share is used up.
-            Place::Device if unified => match (local, coherent) {
+            MemoryUse::Device if unified => match (local, coherent) {
                 (true, true) => Some(4),
                 (true, false) => Some(2),
                 (false, true) if !has(Flags::HOST_CACHED) => Some(3),
@@ -433,13 +433,13 @@ pub(super) fn types_in_order(
                 (false, false) => None,
             },
             // A discrete GPU would read host memory through the bus: having no memory is better.
-            Place::Device => (local && !small).then_some(if coherent { 2 } else { 1 }),
-            Place::Upload => coherent.then_some(match (local, has(Flags::HOST_CACHED)) {
+            MemoryUse::Device => (local && !small).then_some(if coherent { 2 } else { 1 }),
+            MemoryUse::Upload => coherent.then_some(match (local, has(Flags::HOST_CACHED)) {
                 (true, _) => 3,
                 (false, false) => 2,
                 (false, true) => 1,
             }),
-            Place::Readback => coherent.then_some(if has(Flags::HOST_CACHED) { 2 } else { 1 }),
+            MemoryUse::Readback => coherent.then_some(if has(Flags::HOST_CACHED) { 2 } else { 1 }),
         }
     };
     let mut scored: Vec<(u32, u32)> = memory
@@ -480,19 +480,19 @@ mod tests {
         let big = 16 << 30;
         let types = [(0, LOCAL), (1, HOST), (1, CACHED), (2, LOCAL | HOST)];
         let resizable = memory(&[big, big, big], &types);
-        let order = |memory, place| types_in_order(memory, DeviceKind::Discrete, place);
-        assert_eq!(order(&resizable, Place::Device), [3, 0]);
-        assert_eq!(order(&resizable, Place::Upload), [3, 1, 2]);
-        assert_eq!(order(&resizable, Place::Readback), [2, 1, 3]);
+        let order = |memory, usage| types_in_order(memory, DeviceKind::Discrete, usage);
+        assert_eq!(order(&resizable, MemoryUse::Device), [3, 0]);
+        assert_eq!(order(&resizable, MemoryUse::Upload), [3, 1, 2]);
+        assert_eq!(order(&resizable, MemoryUse::Readback), [2, 1, 3]);
         let windowed = memory(&[big, big, 256 << 20], &types);
-        assert_eq!(order(&windowed, Place::Device), [0]);
+        assert_eq!(order(&windowed, MemoryUse::Device), [0]);
     }
 
     #[test]
     fn shared_memory_is_used_to_the_last_heap() {
         let both =
             memory(&[20 << 30, 10 << 30], &[(0, LOCAL), (1, HOST), (0, LOCAL | HOST), (1, CACHED)]);
-        let order = types_in_order(&both, DeviceKind::Integrated, Place::Device);
+        let order = types_in_order(&both, DeviceKind::Integrated, MemoryUse::Device);
         assert_eq!(order, [2, 1, 0, 3]);
     }
 
@@ -521,7 +521,7 @@ mod tests {
             (9 << 20, vec![4 << 20, 4 << 20, 4 << 20]),
             (3 << 20, vec![1 << 20, 3 << 20, 1 << 19, 2 << 20, 1 << 20]),
         ] {
-            let mut arena = Arena::new(&gpu, Place::Device, expected);
+            let mut arena = Arena::new(&gpu, MemoryUse::Device, expected);
             let buffers: Vec<Buffer> =
                 sizes.iter().map(|bytes| arena.allocate(*bytes, "a test").unwrap()).collect();
             assert_eq!(blocks_bytes(expected, &sizes), arena.allocated(), "{sizes:?}");

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use ash::{khr, vk};
 
 use super::gpu::Gpu;
-use super::memory::{self, Buffer, Place};
+use super::memory::{self, Buffer, MemoryUse};
 use crate::error::{During, GpuError};
 
 /// What a file of shared memory is.
@@ -67,7 +67,7 @@ impl Gpu {
 
     fn sharing(&self, sharing: Sharing) -> vk::ExternalMemoryFeatureFlags {
         let info = vk::PhysicalDeviceExternalBufferInfo::default()
-            .usage(memory::usage())
+            .usage(memory::buffer_usage())
             .handle_type(sharing.handle());
         let mut found = vk::ExternalBufferProperties::default();
         // SAFETY: the structures live until the call returns, and the device is the instance's.
@@ -161,7 +161,7 @@ impl Gpu {
             vk::ExternalMemoryBufferCreateInfo::default().handle_types(sharing.handle());
         let info = vk::BufferCreateInfo::default()
             .size(bytes)
-            .usage(memory::usage())
+            .usage(memory::buffer_usage())
             .push_next(&mut external);
         // SAFETY: the structures live until the call returns.
         let buffer = unsafe { self.device.create_buffer(&info, None) }.during("vkCreateBuffer")?;
@@ -179,7 +179,8 @@ impl Gpu {
     ) -> Result<(vk::DeviceMemory, u32), GpuError> {
         // SAFETY: the buffer is the device's.
         let needs = unsafe { self.device.get_buffer_memory_requirements(unbound.buffer) };
-        let order = memory::types_in_order(&self.memory, self.capabilities().kind, Place::Device);
+        let order =
+            memory::types_in_order(&self.memory, self.capabilities().kind, MemoryUse::Device);
         let fits = |index: &u32| needs.memory_type_bits & types & (1 << index) != 0;
         let Some(index) = order.into_iter().find(fits) else {
             let what = "a type of memory for a shared buffer".to_owned();

@@ -6,7 +6,7 @@ use super::commands::Recording;
 
 use super::copies::Copy;
 use super::gpu::Gpu;
-use super::memory::{Buffer, Place};
+use super::memory::{Buffer, MemoryUse};
 use crate::error::GpuError;
 
 /// Bytes of the staging memory, which writes go through if the device's own memory is not mapped.
@@ -51,7 +51,7 @@ impl Transfer {
         }
         let mut guard = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         if guard.is_none() {
-            let memory = self.gpu.allocate(STAGING, Place::Upload, "staging memory")?;
+            let memory = self.gpu.allocate(STAGING, MemoryUse::Upload, "staging memory")?;
             *guard = Some(Staging { memory, used: 0, copies: Vec::new() });
         }
         let Some(staging) = guard.as_mut() else { return Ok(()) };
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn staged_writes_arrive() {
         let gpu = gpu();
-        let target = gpu.allocate(STAGING + (3 << 20), Place::Device, "a test").unwrap();
+        let target = gpu.allocate(STAGING + (3 << 20), MemoryUse::Device, "a test").unwrap();
         let bytes: Vec<u8> = (0..target.bytes() as u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
             .collect();

@@ -11,7 +11,7 @@ use trine_session::options::ContextFrom;
 use trine_session::picture_file::Input;
 use trine_session::session::{Session, Sizes};
 use trine_session::suiting;
-use trine_session::tower::{self, Wish};
+use trine_session::tower::{self, TowerRequest};
 use trine_session::vocabulary::{TextSide, Thinking};
 
 use crate::callbacks::tell;
@@ -194,14 +194,14 @@ pub(super) fn pictures(session: &Session, files: &[PathBuf]) -> Result<Vec<(Turn
 }
 
 /// Returns what is to read images.
-fn wish(args: &RunArgs, named: Named) -> Wish {
+fn wish(args: &RunArgs, named: Named) -> TowerRequest {
     let choice = match (args.pictures.tower.choice(), named) {
         (tower::TowerChoice::File(_), Named::InChat) => tower::TowerChoice::Found,
         (choice, _) => choice,
     };
     match args.pictures.image.is_empty() || named == Named::InChat {
-        _ if args.raw => Wish::None,
-        true => Wish::IfAny(choice),
-        false => Wish::Needed(choice),
+        _ if args.raw => TowerRequest::None,
+        true => TowerRequest::IfAny(choice),
+        false => TowerRequest::Needed(choice),
     }
 }

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use trine_backend::ProgramOptions;
 use trine_model::{Heads, KvType, Width};
 
-use super::{Attention, FrameAddresses, KV_BLOCK, KvCache};
+use super::{Attention, CacheSpan, FrameAddresses, KV_BLOCK};
 use crate::kernels::heads::{HeadsLaunch, Stored};
 use crate::kernels::limits::ValueLimits;
 use crate::raw::gpu::Gpu;
@@ -67,7 +67,7 @@ pub(crate) struct Bed {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) case: Case,
     pub(crate) attention: Attention,
-    pub(crate) cache: KvCache,
+    pub(crate) cache: CacheSpan,
     pub(crate) memory: Buffer,
     pub(crate) expected_cache: ExpectedCache,
     pub(crate) frame: BedFrame,
@@ -161,8 +161,8 @@ impl Bed {
         let Heads { query, kv, dim } = case.heads;
         let ring_blocks = case.window.map_or(0, |window| options.ring_length(window) / KV_BLOCK);
         let device_blocks = if ring_blocks > 0 { options.sequences * ring_blocks } else { count };
-        let memory = poisoned(&gpu, KvCache::bytes(case.kind, kv, dim, device_blocks));
-        let cache = KvCache {
+        let memory = poisoned(&gpu, CacheSpan::bytes(case.kind, kv, dim, device_blocks));
+        let cache = CacheSpan {
             span: memory.span(),
             kind: case.kind,
             heads: kv,

@@ -18,7 +18,7 @@ pub const KV_BLOCK: usize = 32;
 
 /// Keys and values of one layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KvCache {
+pub struct CacheSpan {
     /// The memory.
     pub span: Span,
     /// How values are stored.
@@ -31,7 +31,7 @@ pub struct KvCache {
     pub ring_blocks: u32,
 }
 
-impl KvCache {
+impl CacheSpan {
     /// Returns the bytes of one head's keys (or values) in one block.
     pub fn part_bytes(kind: KvType, dim: usize) -> usize {
         (KV_BLOCK * kind.head_bytes(dim)).next_multiple_of(16)

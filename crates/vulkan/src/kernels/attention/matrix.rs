@@ -5,7 +5,7 @@ use trine_model::KvType;
 
 use super::direct::{AttendDirectShape, SUMS_MAX};
 use super::tile::TileArgs;
-use super::{Attention, KV_BLOCK, KvCache, kv_number};
+use super::{Attention, CacheSpan, KV_BLOCK, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push};
@@ -137,7 +137,7 @@ impl AttendMatrixShape {
         &self,
         capabilities: &Capabilities,
         attention: &Attention,
-        cache: &KvCache,
+        cache: &CacheSpan,
         output: u32,
     ) -> Vec<u32> {
         let heads = attention.heads;

@@ -7,7 +7,7 @@ use super::bed::{Bed, Case, Sequence, random};
 use super::*;
 use crate::dispatch::{Dispatch, Span};
 use crate::kernels::handles::Made;
-use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned, turns};
+use crate::kernels::heads::{Factors, HeadsLaunch, Rotated, Stored, turns};
 use crate::kernels::limits::ValueLimits;
 use crate::kernels::operand::{Operand, OperandKind, fragment_place};
 use crate::kernels::rows::tests::allocated;
@@ -438,7 +438,7 @@ fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
         frame: bed.frame.addresses,
         rows: bed.width,
         dim: bed.case.heads.dim,
-        query: Some(Turned {
+        query: Some(Rotated {
             query: memory.query.span(),
             turned: memory.query.span(),
             heads: bed.case.heads.query,

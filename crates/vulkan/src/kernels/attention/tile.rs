@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Attention, FrameAddresses, KvCache, kv_number, power_up_to};
+use super::{Attention, CacheSpan, FrameAddresses, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
@@ -80,7 +80,7 @@ pub(super) struct TileArgs {
 impl TileArgs {
     pub(super) fn new(
         attention: &Attention,
-        cache: &KvCache,
+        cache: &CacheSpan,
         frame: &FrameAddresses,
         query: Span,
         target: Span,

@@ -3,7 +3,7 @@ use trine_model::{Heads, KvType, Rope};
 
 use super::*;
 use crate::kernels::attention::bed::{Bed, Case, Sequence};
-use crate::kernels::attention::{KV_BLOCK, KvCache, TILE_ROWS};
+use crate::kernels::attention::{CacheSpan, KV_BLOCK, TILE_ROWS};
 use crate::testing::{download, run, upload};
 use half::f16;
 
@@ -48,7 +48,7 @@ fn stored(bed: &Bed) -> [Vec<f32>; 2] {
     let bytes: Vec<u8> = download(&bed.gpu, &bed.memory);
     let Heads { kv, dim, .. } = bed.case.heads;
     let kind = bed.case.kind;
-    let part = KvCache::part_bytes(kind, dim);
+    let part = CacheSpan::part_bytes(kind, dim);
     [0, 1].map(|is_value| {
         let mut all = Vec::new();
         for (sequence, position) in bed.places() {
@@ -119,7 +119,7 @@ fn prepare(
         frame: bed.frame.addresses,
         rows: bed.width,
         dim,
-        query: Some(Turned {
+        query: Some(Rotated {
             query: query_memory.span(),
             turned: query_memory.span(),
             heads: query,
@@ -233,7 +233,7 @@ fn rotations_are_right_at_every_position() {
             frame: bed.frame.addresses,
             rows: bed.width,
             dim: 128,
-            query: Some(Turned {
+            query: Some(Rotated {
                 query: memory.span(),
                 turned: memory.span(),
                 heads: 1,
@@ -273,7 +273,7 @@ fn norms_without_factors_and_picked_rows() {
         frame: frame.addresses,
         rows: 3,
         dim,
-        query: Some(Turned {
+        query: Some(Rotated {
             query: memory.span(),
             turned: memory.span(),
             heads: 2,

@@ -14,7 +14,7 @@ use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::copies::Copy;
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::Place;
+use crate::raw::memory::MemoryUse;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -99,10 +99,10 @@ pub(crate) fn ask(gpu: &Arc<Gpu>, instruction: Instruction) -> Result<Held, GpuE
     let capabilities = gpu.capabilities();
     let lanes = capabilities.subgroup;
     let bytes = 4 * 3 * u64::from(lanes) * COMPONENTS as u64;
-    let result = gpu.allocate(bytes, Place::Upload, "a probe")?;
+    let result = gpu.allocate(bytes, MemoryUse::Upload, "a probe")?;
     let unset = vec![-1.0_f32; bytes as usize / 4];
     result.write(0, bytemuck::cast_slice(&unset));
-    let host = gpu.allocate(bytes, Place::Readback, "a probe's result")?;
+    let host = gpu.allocate(bytes, MemoryUse::Readback, "a probe's result")?;
     let args = Args { result: result.address(), components: COMPONENTS as u32, padding: 0 };
     let dispatch = Dispatch {
         label: "what invocations hold of matrices".to_owned(),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::matvec::MatvecLaunch;
-use crate::kernels::stream::StreamLaunch;
+use crate::kernels::one_row::OneRowLaunch;
 use crate::pack::{Format, PlaneBytes};
 
 const MATRIX: Matrix = Matrix {
@@ -46,7 +46,7 @@ fn keys_stay_as_files_have_them() {
     let given = |kind| ProductInput::Operand(operand(kind, 0));
     let norm = ProductInput::Norm { x: span(0), weight: 0, epsilon: 0.0 };
     let stream =
-        |input, output| StreamLaunch(Product { matrix: MATRIX, width: 1, input, output }).key();
+        |input, output| OneRowLaunch(Product { matrix: MATRIX, width: 1, input, output }).key();
     let matvec =
         |width, input, output| MatvecLaunch(Product { matrix: MATRIX, width, input, output }).key();
     let matmul = |width, input, output| {
@@ -67,10 +67,10 @@ fn keys_stay_as_files_have_them() {
         matmul(512, given(OperandKind::Plain), rows),
     ];
     let known = [
-        "stream q4_0 512x256 w1 f32 rows",
-        "stream q4_0 512x256 w1 interleaved gated",
-        "stream q4_0 512x256 w1 norm gated-operand",
-        "stream q4_0 512x256 w1 norm-add-norm rows",
+        "one_row q4_0 512x256 w1 f32 rows",
+        "one_row q4_0 512x256 w1 interleaved gated",
+        "one_row q4_0 512x256 w1 norm gated-operand",
+        "one_row q4_0 512x256 w1 norm-add-norm rows",
         "matvec q4_0 512x256 w1 norm rows",
         "matvec q4_0 512x256 w2 fixed16 gated-operand",
         "matvec q4_0 512x256 w8 f32 gated-both",

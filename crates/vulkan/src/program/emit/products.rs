@@ -6,8 +6,8 @@ use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::matvec::MatvecLaunch;
+use crate::kernels::one_row::OneRowLaunch;
 use crate::kernels::product::ProductLaunch;
-use crate::kernels::stream::StreamLaunch;
 
 impl Emitter<'_> {
     pub(super) fn product(
@@ -18,7 +18,7 @@ impl Emitter<'_> {
     ) -> Result<(), GpuError> {
         let product = work.product.visit(&mut At { emitter: self, rows: node.rows });
         match work.kernel {
-            ProductKernel::Stream => self.shaped(&StreamLaunch(product), node, out),
+            ProductKernel::OneRow => self.shaped(&OneRowLaunch(product), node, out),
             ProductKernel::Matvec => self.shaped(&MatvecLaunch(product), node, out),
             ProductKernel::Matmul => {
                 let scratch = Some(self.split_scratch);

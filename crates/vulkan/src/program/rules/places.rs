@@ -4,7 +4,7 @@ use trine_model::{Heads, Rope, WeightId};
 
 use super::super::graph::{Graph, ValueId, Work};
 use super::super::selection::Selection;
-use crate::kernels::heads::{Factors, HeadsLaunch, Stored, Turned};
+use crate::kernels::heads::{Factors, HeadsLaunch, Rotated, Stored};
 
 /// The norm and, if there is one, the rotation of heads.
 struct PreparedHeads {
@@ -24,7 +24,7 @@ fn prepared_heads(graph: &Graph, index: usize, made: ValueId) -> Option<Prepared
     let mut nodes = vec![graph.maker(index, made)?];
     let (normed, rotation) = match graph.nodes[nodes[0]].work {
         Work::Heads(HeadsLaunch {
-            query: Some(Turned { query, query_norm: None, .. }),
+            query: Some(Rotated { query, query_norm: None, .. }),
             stored: None,
             rope: Some(rope),
             side,
@@ -40,7 +40,7 @@ fn prepared_heads(graph: &Graph, index: usize, made: ValueId) -> Option<Prepared
     let Work::Heads(HeadsLaunch { query: Some(norm), epsilon, .. }) = graph.nodes[last].work else {
         return None;
     };
-    let Turned { query: rows, heads, .. } = norm;
+    let Rotated { query: rows, heads, .. } = norm;
     let weight = match factors {
         Factors::Ones => None,
         Factors::Of(weight) => Some(weight),
@@ -88,7 +88,7 @@ pub(super) fn places_prepare(graph: &mut Graph, index: usize, _: &Selection) -> 
     let query_norm = Some(Factors::Of(query_norm));
     let (key, value, biases, key_norm) = (keys.rows, values.rows, None, Some(key_norm));
     graph.nodes[index].work = Work::Heads(HeadsLaunch {
-        query: Some(Turned { query: queries.rows, turned, heads: query, query_norm }),
+        query: Some(Rotated { query: queries.rows, turned, heads: query, query_norm }),
         stored: Some(Stored { key, value, cache, biases, key_norm, value_norm: true }),
         rope: Some(rope),
         side,

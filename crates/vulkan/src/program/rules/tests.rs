@@ -310,8 +310,8 @@ fn a_gated_product_of_one_row_interleaves_it_for_its_only_reader() {
         &plain,
         &[gated_interleaves],
         &[
-            "stream + geglu %0 f32[1,256] x v:q4_0, w:q4_0 -> %1 interleaved[1,256]",
-            "stream %1 interleaved[1,256] x v:q4_0 -> %2 f32[1,256]",
+            "one_row + geglu %0 f32[1,256] x v:q4_0, w:q4_0 -> %1 interleaved[1,256]",
+            "one_row %1 interleaved[1,256] x v:q4_0 -> %2 f32[1,256]",
         ],
     );
     let refused = [
@@ -330,7 +330,7 @@ fn a_gated_product_of_one_row_interleaves_it_for_its_only_reader() {
 #[test]
 fn products_norm_their_row_themselves() {
     let rules: [Rule; 2] = [rows_give_operand, product_norms];
-    for (capabilities, kernel) in [(h200(), "stream"), (narrow(), "matvec")] {
+    for (capabilities, kernel) in [(h200(), "one_row"), (narrow(), "matvec")] {
         let expected = format!("norm + {kernel} %0 f32[1,256] x n, v:q4_0 -> %1 f32[1,256]");
         one(capabilities.clone()).expect(
             &plan(&[norm(A, B), matmul(B, V, C)], C),
@@ -351,7 +351,7 @@ fn products_norm_their_row_themselves() {
     let found = &one(h200()).walked(&added, &rules)[1];
     let normed = "%1 f32[1,256], %0 f32[1,256] x n, m";
     let expected = [
-        format!("norm_add_norm + stream {normed}, v:q4_0 -> %2 f32[1,256], %3 f32[1,256]"),
+        format!("norm_add_norm + one_row {normed}, v:q4_0 -> %2 f32[1,256], %3 f32[1,256]"),
         format!("norm_add_norm + matvec {normed}, f:f16 -> %4 f32[1,256]"),
     ];
     assert_eq!(found[1..3], expected);

@@ -6,7 +6,7 @@
 //!   "fingerprint": "0123456789abcdef0123456789abcdef",
 //!   "device": "AMD Radeon 780M Graphics (RADV PHOENIX)",
 //!   "kernels": {
-//!     "stream q4_0 8192x5376 w1 norm-add-norm rows":
+//!     "one_row q4_0 8192x5376 w1 norm-add-norm rows":
 //!       {"offer": "0123456789abcdef", "shape": [192, 4, 4, 132, 1, 1], "us": 10.4, "default_us": 11.2}
 //!   }
 //! }

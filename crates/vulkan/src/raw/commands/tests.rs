@@ -1,7 +1,7 @@
 use super::*;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::handles::Extent;
-use crate::raw::memory::Place;
+use crate::raw::memory::MemoryUse;
 use crate::testing::{self, gpu, upload};
 
 /// The first submission is still held back when the failure is noticed, so that only a run that
@@ -61,8 +61,8 @@ fn more_workgroups_than_the_device_takes_are_refused() {
 #[ignore = "a hazard that the validation layer has to see: cargo xtask ci runs it"]
 fn copies_over_each_other_are_a_hazard() {
     let gpu = gpu();
-    let from = gpu.allocate(256, Place::Upload, "a test's source").unwrap();
-    let to = gpu.allocate(256, Place::Readback, "a test's target").unwrap();
+    let from = gpu.allocate(256, MemoryUse::Upload, "a test's source").unwrap();
+    let to = gpu.allocate(256, MemoryUse::Readback, "a test's target").unwrap();
     from.write(0, &[1; 256]);
     let copy = Copy { from, to, bytes: 256 };
     let copies = [copy.clone(), copy];

@@ -13,15 +13,15 @@ use crate::kernels::attention::bed::{Bed, Case, Sequence, random};
 use crate::kernels::attention::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows, Splits};
 use crate::kernels::handles::Made;
 use crate::kernels::heads::turns;
+use crate::kernels::one_row::OneRowLaunch;
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::kernels::product::{Product, ProductInput, ProductLaunch, ProductOutput, Segment};
-use crate::kernels::stream::StreamLaunch;
 use crate::pack::tests::{device_matrix, random_rows};
 use crate::pack::{Format, Matrix};
 use crate::raw::commands::Recording;
 use crate::raw::copies::Copy;
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{Buffer, Place};
+use crate::raw::memory::{Buffer, MemoryUse};
 use crate::raw::transfer::Transfer;
 use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
@@ -104,7 +104,7 @@ impl Maker {
     }
 
     fn product(&mut self, matrix: Matrix, input: ProductInput, output: ProductOutput) {
-        let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+        let launch = OneRowLaunch(Product { matrix, width: 1, input, output });
         let shapes = launch.offer(self.gpu.capabilities());
         let shape = shapes[self.random.random_range(0..shapes.len())];
         self.dispatches.push(launch.dispatch(&self.gpu, shape, "product", 0).unwrap());
@@ -256,7 +256,7 @@ impl Layers {
             [x, added] = maker.layer(model, bed, x, added);
         }
         let cache = |bed: &Bed| {
-            let kept = gpu.allocate(bed.memory.bytes(), Place::Device, "a test").unwrap();
+            let kept = gpu.allocate(bed.memory.bytes(), MemoryUse::Device, "a test").unwrap();
             copy(&gpu, &bed.memory, &kept);
             [bed.memory.clone(), kept]
         };

@@ -6,7 +6,7 @@ use super::super::super::passes::Attended;
 use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
-use crate::kernels::heads::{Factors, Stored, Turned};
+use crate::kernels::heads::{Factors, Rotated, Stored};
 use crate::kernels::operand::OperandKind;
 
 /// Returns a graph of three rows, and values of 64 columns.
@@ -140,7 +140,7 @@ fn prepare([query, key, value]: [ValueId; 3], turned: ValueId, within: [ValueLim
         frame: (),
         rows: 3,
         dim: 16,
-        query: Some(Turned { query, turned, heads: 4, query_norm }),
+        query: Some(Rotated { query, turned, heads: 4, query_norm }),
         stored: Some(Stored {
             key,
             value,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use trine_model::{BufferId, EXPERTS_USED_MAX, ExpertMatrix, Op, WeightId};
 
-use super::super::experts::{Group, GroupShape, Groups, route, sort};
+use super::super::expert_groups::{Group, GroupShape, Groups, route, sort};
 use super::super::fixed::ThreadState;
 use super::super::terms::quantize_terms;
 use super::Frame;

@@ -50,7 +50,7 @@ struct Case {
 }
 
 /// Returns the results of the launch and, after an addition, the residual stream as the last.
-fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f64, f64)>) {
+fn found(case: &Case, shape: Option<OneRowShape>) -> (Vec<f32>, Vec<f32>, Vec<(f64, f64)>) {
     let gpu = gpu();
     let Case { format, rows, columns, prologue, gated, size } = *case;
     let source = random_rows(format, rows, columns, 7);
@@ -105,7 +105,7 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
     } else {
         ProductOutput::segments(&segments)
     };
-    let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+    let launch = OneRowLaunch(Product { matrix, width: 1, input, output });
     let shape = shape.unwrap_or_else(|| launch.offer(gpu.capabilities())[0]);
     run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
 
@@ -147,7 +147,7 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
     (values, updated, wanted)
 }
 
-fn check(case: &Case, shape: Option<StreamShape>) {
+fn check(case: &Case, shape: Option<OneRowShape>) {
     let (values, _, wanted) = found(case, shape);
     for (row, (&value, &(wanted, size))) in values.iter().zip(&wanted).enumerate() {
         let slack = 5e-5 * size + 1e-6;
@@ -214,7 +214,7 @@ fn a_product_gates_a_row() {
         let by = Span { address: by_memory.address() + 4 * first as u64, bytes: 4 * rows as u64 };
         let output = ProductOutput::Gates { by, first: 0, target: target.span() };
         let input = ProductInput::Operand(operand);
-        let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+        let launch = OneRowLaunch(Product { matrix, width: 1, input, output });
         let shape = launch.offer(gpu.capabilities())[0];
         let dispatch = launch.dispatch(&gpu, shape, "gates", 0).unwrap();
         assert!(dispatch.reads.contains(&by) && !dispatch.writes.contains(&by));
@@ -253,10 +253,10 @@ fn every_shape_gives_the_same() {
                 let rows = rows / 2 * 2;
                 let format = Format::Q4_0;
                 let case = Case { format, rows, columns, prologue, gated, size: 4.0 };
-                if let Some(shape) = StreamShape::of(&capabilities, format, columns, true, wanted) {
+                if let Some(shape) = OneRowShape::of(&capabilities, format, columns, true, wanted) {
                     for turns in [false, true] {
                         if number.next().is_some_and(|number| takes(number, 5)) {
-                            check(&case, Some(StreamShape { turns, ..shape }));
+                            check(&case, Some(OneRowShape { turns, ..shape }));
                         }
                     }
                 }
@@ -272,8 +272,8 @@ fn every_shape_of_every_kind_of_device_agrees() {
     let mut shapes = Vec::new();
     for kind in [DeviceKind::Discrete, DeviceKind::Integrated, DeviceKind::Processor] {
         let capabilities = Capabilities { kind, ..gpu().capabilities().clone() };
-        let list = StreamShape::candidates(&capabilities, Format::Q4_0, 2080, true);
-        assert_eq!(list[0], StreamShape::suited(&capabilities, Format::Q4_0, 2080, true).unwrap());
+        let list = OneRowShape::candidates(&capabilities, Format::Q4_0, 2080, true);
+        assert_eq!(list[0], OneRowShape::suited(&capabilities, Format::Q4_0, 2080, true).unwrap());
         shapes.extend(list);
     }
     let mut seen = std::collections::HashSet::new();
@@ -298,7 +298,7 @@ fn every_shape_of_every_kind_of_device_agrees() {
 #[test]
 fn a_tall_matrix_has_all_its_outputs() {
     let (format, rows, columns) = (Format::Q4_0, 262_144, 32);
-    let shape = StreamShape::of(gpu().capabilities(), format, columns, false, (8, 1, 1, 1));
+    let shape = OneRowShape::of(gpu().capabilities(), format, columns, false, (8, 1, 1, 1));
     assert!(shape.is_some_and(|shape| shape.teams == 1), "{shape:?}");
     check(&Case { format, rows, columns, prologue: 0, gated: false, size: 4.0 }, shape);
 }
@@ -372,7 +372,7 @@ fn broken_activations_break_the_products() {
             let target = upload(&gpu, &[0_f32; 20]);
             let segments = [Segment { rows: 20, target: target.span() }];
             let output = ProductOutput::segments(&segments);
-            let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+            let launch = OneRowLaunch(Product { matrix, width: 1, input, output });
             let shape = launch.offer(gpu.capabilities())[0];
             run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
             let found = &download::<f32>(&gpu, &target)[..20];
@@ -388,7 +388,7 @@ fn a_shape_without_room_is_an_error() {
     let input = ProductInput::Norm { x: span, weight: 0, epsilon: EPSILON };
     let segments = [Segment { rows: 64, target: span }];
     let output = ProductOutput::segments(&segments);
-    let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+    let launch = OneRowLaunch(Product { matrix, width: 1, input, output });
     let large = Capabilities {
         kind: DeviceKind::Discrete,
         subgroup: 32,
@@ -415,9 +415,9 @@ fn workgroups_share_outputs_evenly_where_few_are_left_out() {
             ProductOutput::segments(&[])
         };
         let launch =
-            StreamLaunch(Product { matrix, width: 1, input: ProductInput::Operand(x), output });
+            OneRowLaunch(Product { matrix, width: 1, input: ProductInput::Operand(x), output });
         let shape =
-            StreamShape { lanes: 192, teams, batch: 4, workgroups: 132, banks: 1, turns: true };
+            OneRowShape { lanes: 192, teams, batch: 4, workgroups: 132, banks: 1, turns: true };
         launch.workgroups(DeviceKind::Discrete, &shape)
     };
     assert_eq!(workgroups(8192, false, 4), 128);
@@ -435,14 +435,14 @@ fn teams_with_few_outputs_have_few_rows_in_flight() {
         let span = Span { address: 0, bytes: 0 };
         let x = Operand { kind: OperandKind::Plain, codes: span, scales: span };
         let (input, output) = (ProductInput::Operand(x), ProductOutput::segments(&[]));
-        StreamLaunch(Product { matrix, width: 1, input, output }).offer(&presets::h200())
+        OneRowLaunch(Product { matrix, width: 1, input, output }).offer(&presets::h200())
     };
     // The output of attention in 4B: 132 workgroups of 12 teams, and in 27B, of 6; query, key and
     // value in 4B: of 8, and there are shapes with fewer teams.
     for (rows, columns, batch) in [(2560, 2048, 2), (5376, 4096, 4), (4096, 2560, 2)] {
         let (found, many) = (offer(rows, columns), offer(1 << 20, columns));
-        assert_eq!(found[0], StreamShape { batch, ..many[0] });
-        let others = |shapes: &[StreamShape]| {
+        assert_eq!(found[0], OneRowShape { batch, ..many[0] });
+        let others = |shapes: &[OneRowShape]| {
             let mut others = shapes.to_vec();
             others.retain(|shape| *shape != found[0]);
             others

@@ -1,5 +1,5 @@
 //! Products of a quantised matrix with one row of activations, as generation needs them:
-//! `shaders/stream.comp`.
+//! `shaders/one_row.comp`.
 //!
 //! It is bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer
 //! dot products and about 25 other operations. The activations are in registers, so the nearest
@@ -51,7 +51,7 @@ const SOFTWARE_OUTPUTS: u32 = 1024;
 
 /// How the work is laid out on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct StreamShape {
+pub struct OneRowShape {
     /// Invocations of a team: whole subgroups.
     pub lanes: u32,
     /// Teams of a workgroup.
@@ -70,7 +70,7 @@ pub struct StreamShape {
 /// f32, interleaved or not, or normed. Gated products go to one place, as f32, or interleaved in
 /// whole blocks; a product may also be the gate of a row that is there.
 #[derive(Debug, Clone, Copy)]
-pub struct StreamLaunch(pub Product);
+pub struct OneRowLaunch(pub Product);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
@@ -118,19 +118,19 @@ fn sizes(kind: DeviceKind) -> &'static [Sizes] {
 /// Returns whether the kernel can multiply with a matrix of `columns` columns, with a norm before
 /// or without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
-    Shader::of("stream", format.name()).is_some()
+    Shader::of("one_row", format.name()).is_some()
         && columns.is_multiple_of(SCALE_BLOCK)
-        && StreamShape::suited(capabilities, format, columns, norm).is_some()
+        && OneRowShape::suited(capabilities, format, columns, norm).is_some()
 }
 
 /// Returns whether the kernel is faster with interleaved activations for a product of `columns`
 /// columns. It is if each workgroup has one team: then each block of the activations has one
 /// invocation, which quantises it without the others.
 pub fn prefers_interleaved(capabilities: &Capabilities, format: Format, columns: usize) -> bool {
-    StreamShape::suited(capabilities, format, columns, false).is_some_and(|shape| shape.teams == 1)
+    OneRowShape::suited(capabilities, format, columns, false).is_some_and(|shape| shape.teams == 1)
 }
 
-impl StreamShape {
+impl OneRowShape {
     /// Returns the shape for a device and a number of columns, or `None` if a row does not fit.
     fn suited(
         capabilities: &Capabilities,
@@ -209,14 +209,14 @@ fn staged_blocks(
     Some(blocks.div_ceil(pieces))
 }
 
-impl StreamLaunch {
+impl OneRowLaunch {
     /// Returns the workgroups in a shape: on a software renderer as many as keep loops short, no
     /// more than there are outputs for their teams, and as many as have equal shares of the
     /// outputs, if that leaves few of them out. One team with more rows than the others keeps all
     /// of them waiting: with 128 workgroups instead of 132, generation with 27B on an H200 was
     /// 2.5 % faster (`docs/benchmarks/h200.md`). One without outputs would read the activations and
     /// give nothing that says when it has (module `chain::handed`).
-    fn workgroups(&self, kind: DeviceKind, shape: &StreamShape) -> u32 {
+    fn workgroups(&self, kind: DeviceKind, shape: &OneRowShape) -> u32 {
         let outputs = self.0.outputs() as u32;
         let wanted = match kind {
             DeviceKind::Processor => {
@@ -289,23 +289,23 @@ impl StreamLaunch {
     }
 }
 
-impl ProductLaunch for StreamLaunch {
-    type Shape = StreamShape;
+impl ProductLaunch for OneRowLaunch {
+    type Shape = OneRowShape;
 
-    const KERNEL: &'static str = "stream";
+    const KERNEL: &'static str = "one_row";
 
     fn product(&self) -> &Product {
         &self.0
     }
 
-    fn offer(&self, capabilities: &Capabilities) -> Vec<StreamShape> {
+    fn offer(&self, capabilities: &Capabilities) -> Vec<OneRowShape> {
         let Product { matrix, input, .. } = &self.0;
         let mut shapes =
-            StreamShape::candidates(capabilities, matrix.format, matrix.columns, input.norms());
+            OneRowShape::candidates(capabilities, matrix.format, matrix.columns, input.norms());
         let likeliest = shapes[0];
         let outputs_of_teams = FEW_OUTPUTS * likeliest.workgroups * likeliest.teams;
         let has_few = self.0.outputs() as u32 <= outputs_of_teams;
-        let fewer = StreamShape { batch: FEW_ROWS, ..likeliest };
+        let fewer = OneRowShape { batch: FEW_ROWS, ..likeliest };
         let has_long_rows = matrix.format == Format::Q8_0;
         if (has_few || has_long_rows) && likeliest.batch > FEW_ROWS {
             let place = shapes.iter().position(|shape| *shape == fewer).unwrap_or(0);
@@ -314,15 +314,15 @@ impl ProductLaunch for StreamLaunch {
         shapes
     }
 
-    fn parameters(shape: &StreamShape) -> Vec<u32> {
-        let StreamShape { lanes, teams, batch, workgroups, banks, turns } = *shape;
+    fn parameters(shape: &OneRowShape) -> Vec<u32> {
+        let OneRowShape { lanes, teams, batch, workgroups, banks, turns } = *shape;
         vec![lanes, teams, batch, workgroups, banks, u32::from(turns)]
     }
 
     fn lay_out(
         &self,
         capabilities: &Capabilities,
-        shape: StreamShape,
+        shape: OneRowShape,
         label: &str,
     ) -> Result<Layout, GpuError> {
         self.check();
@@ -335,7 +335,7 @@ impl ProductLaunch for StreamLaunch {
             let subgroups = local / subgroup;
             let staged =
                 staged_blocks(format, blocks, subgroups, norms, capabilities.shared_bytes)?;
-            Some((Shader::of("stream", format.name())?, subgroup, staged))
+            Some((Shader::of("one_row", format.name())?, subgroup, staged))
         });
         let Some((shader, subgroup, staged)) = found else {
             return Err(no_room(capabilities, &shape, label));

@@ -1,6 +1,6 @@
 #version 460
 // The product of a quantised matrix with one row of activations, with the norms before it and the gate after it.
-// crates/vulkan/src/kernels/stream.rs says what bounds it.
+// crates/vulkan/src/kernels/one_row.rs says what bounds it.
 
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
@@ -36,13 +36,13 @@ layout(constant_id = 10) const uint BANKS = 1;
 const uint ROUND = 16u;
 #include "include/chain.glsl"
 #include "include/handed.glsl"
-#include "include/stream.glsl"
+#include "include/one_row.glsl"
 
 layout(push_constant, scalar) uniform Push {
-    StreamArgs args;
+    OneRowArgs args;
 } push;
 
 void main() {
-    stream(push.args, gl_WorkGroupID.x, gl_NumWorkGroups.x);
+    one_row(push.args, gl_WorkGroupID.x, gl_NumWorkGroups.x);
     handed_signal(push.args.chain);
 }
