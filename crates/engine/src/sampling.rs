@@ -2,7 +2,7 @@
 //!
 //! The order, with the meaning of each number in [`SamplingParams`]:
 //!
-//! 1. logit bias,
+//! 1. logit bias; tokens that a grammar does not allow have no part in what follows,
 //! 2. repetition penalty, then presence and frequency penalty,
 //! 3. at temperature 0: the lowest id among the largest logits, and nothing further,
 //! 4. temperature, then the softmax of what is kept by top-k, then top-p, then min-p,

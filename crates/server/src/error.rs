@@ -240,9 +240,19 @@ impl ApiError {
     }
 
     /// Returns the message. For a prompt that is too long it begins with the words of the dialect's
-    /// own servers: clients look for these words to shorten a conversation and try again.
+    /// own servers: clients look for these words to shorten a conversation and try again. Where
+    /// errors have no field of their own for it, it names the field that is wrong.
     fn message_in(&self, dialect: Dialect) -> Cow<'_, str> {
-        let Some((prompt, context)) = self.counts else { return (&*self.message).into() };
+        let Some((prompt, context)) = self.counts else {
+            return match (&self.param, dialect) {
+                (Some(param), Dialect::Anthropic | Dialect::Ollama)
+                    if self.status == StatusCode::BAD_REQUEST && !self.message.contains(param) =>
+                {
+                    format!("{param}: {}", self.message).into()
+                }
+                _ => (&*self.message).into(),
+            };
+        };
         let begin = match dialect {
             Dialect::OpenAi => {
                 let what = self.param.as_deref().unwrap_or("messages");

@@ -208,8 +208,8 @@ impl DeviceChoice {
                     }
                     (Err(reason), Some(layers)) => Err(reason).with_context(|| {
                         format!(
-                            "--gpu-layers {layers} needs a GPU; leave it out to run on the \
-                             processor"
+                            "--gpu-layers {layers} needs a GPU; leave it out, in the settings too, \
+                             to run on the processor"
                         )
                     }),
                     (Err(reason), None) => {
@@ -355,13 +355,13 @@ impl Opened {
         Self { gpus, layers, ..Self::alone(DeviceGroup::sharing(all, layers), 0, None) }
     }
 
-    /// Returns the devices of a machine that is not here.
+    /// Returns the processor and the GPUs of a machine that is not here.
     pub(crate) fn absent(
         processor: Arc<dyn Device>,
-        gpu: Arc<dyn Device>,
+        gpus: Vec<Arc<dyn Device>>,
         layers: LayerChoice,
     ) -> Self {
-        Self { is_absent: true, ..Self::group(processor, vec![gpu], layers) }
+        Self { is_absent: true, ..Self::group(processor, gpus, layers) }
     }
 
     /// Returns the device if it is no GPU, else the processor.

@@ -320,12 +320,27 @@ fn system(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
         None => return Ok(None),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
-            let texts = parts.iter().map(|part| part.get("text").and_then(Value::as_str));
-            let texts: Option<Vec<&str>> = texts.collect();
-            texts.ok_or_else(|| fields.wrong("system", "a text or a list of texts"))?.join("\n")
+            let texts = parts.iter().enumerate().map(|(index, part)| system_text(index, part));
+            texts.collect::<Result<Vec<&str>, _>>()?.join("\n")
         }
         Some(_) => return Err(fields.wrong("system", "a text or a list of texts")),
     }))
+}
+
+/// Returns the text of a part of the system's instructions.
+///
+/// # Errors
+/// 400 for a part of another type: the instructions would lack it.
+fn system_text(index: usize, part: &Value) -> Result<&str, ApiError> {
+    let kind = part.get("type").map_or(Some("text"), Value::as_str);
+    match (kind, part.get("text").and_then(Value::as_str)) {
+        (Some("text"), Some(text)) => Ok(text),
+        _ => {
+            let place = format!("system[{index}]");
+            let message = format!("{place} is no text; use an object with type text and a text");
+            Err(ApiError::field(place, message))
+        }
+    }
 }
 
 /// Joins a message's parts of text that follow one another: the text to be continued must be found

@@ -241,7 +241,7 @@ pub(crate) fn check_count(field: &str, count: usize) -> Result<(), ApiError> {
     if (1..=MESSAGES_MAX).contains(&count) {
         return Ok(());
     }
-    Err(ApiError::field(field, format!("there are {count} messages; use 1 to {MESSAGES_MAX}")))
+    Err(ApiError::field(field, format!("{field} holds {count} messages; use 1 to {MESSAGES_MAX}")))
 }
 
 /// The fields of a message with what the model thought before it, in several dialects.

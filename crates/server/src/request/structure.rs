@@ -238,9 +238,12 @@ fn only_one(
 fn response_format(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
     match fields.read(&RESPONSE_FORMAT)? {
         None => Ok(None),
-        Some(format) => read_format("response_format", format),
+        Some(format) => read_format(OF_CHATS, format),
     }
 }
+
+/// The field of chats with the format of answers.
+const OF_CHATS: &str = "response_format";
 
 /// Reads a format of OpenAI: in chats the schema is in `json_schema`, in Responses beside the type;
 /// llama.cpp has it beside the type of `json_object` too.
@@ -261,7 +264,10 @@ fn read_format(path: &str, format: &Map<String, Value>) -> Result<Option<Structu
                 return Ok(schema(value, fields.path("schema")));
             }
             let Some(named) = fields.read(&NAMED_SCHEMA)? else {
-                return Err(fields.wrong("json_schema", "an object with a schema"));
+                return Err(match path {
+                    OF_CHATS => fields.wrong("json_schema", "an object with a schema"),
+                    _ => fields.wrong("schema", "a JSON schema"),
+                });
             };
             let prefix = format!("{path}.json_schema.");
             let named = Fields::within(named, &prefix, &[NAMED]);

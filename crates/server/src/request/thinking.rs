@@ -255,12 +255,20 @@ impl Thinking {
         Self { on, ..Self::default() }.within_budget(fields, OTHERS_OF_RESPONSES)
     }
 
-    /// Returns it with an effort that a later item of the conversation sets.
-    pub(crate) fn updated(self, effort: Option<&str>) -> Self {
-        match effort {
-            Some(effort) if !effort.is_empty() => Self { on: Some(is_effort(effort)), ..self },
-            _ => self,
-        }
+    /// Returns it with the effort that a later item of the conversation sets. `prefix` is the
+    /// item's place, with a dot.
+    ///
+    /// # Errors
+    /// 400 for an effort that is none.
+    pub(crate) fn updated(self, item: &Map<String, Value>, prefix: &str) -> Result<Self, ApiError> {
+        // Refuses what is no object.
+        Fields::within(item, prefix, &[RESPONSES]).read(&REASONING)?;
+        let Some(reasoning) = item.get(REASONING.name).and_then(Value::as_object) else {
+            return Ok(self);
+        };
+        let prefix = format!("{prefix}{}.", REASONING.name);
+        let on = effort(Fields::within(reasoning, &prefix, &[RESPONSE_EFFORT]), &REASONING_OF)?;
+        Ok(Self { on: on.or(self.on), ..self })
     }
 
     /// Reads the budget that every dialect takes, unless there is one of the dialect's own. By
@@ -566,9 +574,15 @@ mod tests {
     fn later_items_set_the_effort() {
         let thinking =
             read(Thinking::of_response, &json!({"reasoning": {"effort": "low"}})).unwrap();
-        assert_eq!(thinking.updated(Some("none")).on, Some(false));
-        assert_eq!(thinking.updated(None).on, Some(true));
-        assert_eq!(Thinking::default().updated(Some("high")).on, Some(true));
+        let updated = |thinking: Thinking, item: Value| {
+            thinking.updated(item.as_object().unwrap(), "input[0].").map(|thinking| thinking.on)
+        };
+        let effort = |effort: &str| json!({"reasoning": {"effort": effort}});
+        assert_eq!(updated(thinking, effort("none")).unwrap(), Some(false));
+        assert_eq!(updated(thinking, json!({})).unwrap(), Some(true));
+        assert_eq!(updated(Thinking::default(), effort("high")).unwrap(), Some(true));
+        let error = updated(thinking, effort("zz")).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("input[0].reasoning.effort"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::request::fields::{Harmless, Unsupported};
 
 /// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect supports.
-pub(crate) const EVERYWHERE: [Unsupported; 36] = [
+pub(crate) const EVERYWHERE: [Unsupported; 37] = [
     (
         "suffix",
         Harmless::Off,
@@ -29,6 +29,7 @@ pub(crate) const EVERYWHERE: [Unsupported; 36] = [
     ("guided_whitespace_pattern", Harmless::Off, "write the spaces into a grammar"),
     ("guided_json_object", Harmless::Off, "use response_format"),
     ("return_token_ids", Harmless::Off, "use /tokenize"),
+    ("return_tokens", Harmless::Off, "use /tokenize"),
     ("return_tokens_as_token_ids", Harmless::Off, "use /tokenize"),
     ("truncate_prompt_tokens", Harmless::Off, "prompts are never cut; shorten it before"),
     ("prompt_embeds", Harmless::Off, "send text or token ids"),

@@ -12,8 +12,9 @@
 //! | `answers`, `events`, `described` | answers, the events of streams, descriptions of server and models |
 //! | `paths` | the routes, their errors, and the whole document |
 //!
-//! Tests hold it to the truth: its paths are those of `app::routes` (`tests`), and each answer of
-//! the integration tests satisfies its schema with no field beyond it (`tests/it/document.rs`).
+//! Tests hold it to the truth: its paths are those of `service::routes::routes` (`tests`), and each
+//! answer of the integration tests satisfies its schema with no field beyond it
+//! (`tests/it/document.rs`).
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;

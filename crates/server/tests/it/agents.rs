@@ -425,6 +425,22 @@ fn namespaces_and_items_of_wrong_shapes_are_named() {
         (json!({"tools": [{"type": "namespace", "tools": []}]}), "tools[0].name"),
         (json!({"tools": [{"type": "namespace", "name": "a", "tools": {}}]}), "tools[0].tools"),
         (
+            json!({"tools": [{"type": "namespace", "name": "a",
+                "tools": [{"type": "function", "name": 5}]}]}),
+            "tools[0].tools[0].name",
+        ),
+        (json!({"input": [{"type": "additional_tools", "tools": 5}, said]}), "input[0].tools"),
+        (
+            json!({"input": [
+                {"type": "configuration_update", "reasoning": {"effort": "zz"}}, said]}),
+            "input[0].reasoning.effort",
+        ),
+        (
+            json!({"input": [{"type": "configuration_update", "reasoning": 5}, said]}),
+            "input[0].reasoning",
+        ),
+        (json!({"text": {"format": {"type": "json_schema"}}}), "text.format.schema"),
+        (
             json!({"input": [{"type": "custom_tool_call_output", "output": "a"}]}),
             "input[0].call_id",
         ),

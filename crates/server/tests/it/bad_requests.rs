@@ -74,6 +74,33 @@ fn bodies_that_are_no_json_objects() {
     is_well(&server);
 }
 
+/// Errors of dialects that have no field for the name of the wrong one say it in words.
+#[test]
+fn wrong_fields_are_named_in_words() {
+    let server = Harness::start();
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let image = json!([{"type": "text", "text": "a"}, {"type": "image", "text": "b"}]);
+    let unnamed = json!({"format": {"type": "json_schema"}});
+    for (path, name, value, place) in [
+        ("/v1/messages", "system", json!(["x"]), "system[0]"),
+        ("/v1/messages", "system", image, "system[1]"),
+        ("/v1/messages", "system", json!([{"type": "text", "text": 3}]), "system[0]"),
+        ("/v1/messages", "logit_bias", json!(5), "logit_bias"),
+        ("/v1/messages", "logit_bias", json!({"999999": 1}), "logit_bias"),
+        ("/v1/messages", "stop_sequences", json!(vec!["a"; 1000]), "stop_sequences"),
+        ("/v1/messages", "output_config", unnamed, "output_config.format.schema"),
+        ("/api/chat", "options", json!({"stop": [5]}), "options.stop"),
+        ("/api/chat", "format", json!({"type": 5}), "format"),
+    ] {
+        let body = json!({"messages": messages, "max_tokens": 2, name: value});
+        let (status, error) = server.post(path, &body);
+        let message = error["error"]["message"].as_str().or(error["error"].as_str());
+        let is_named = message.is_some_and(|message| message.contains(place));
+        assert!(status == 400 && is_named, "{path} {name}: {value}: {error}");
+    }
+    is_well(&server);
+}
+
 /// Rows 53 and 54.
 #[test]
 fn conversations_and_prompts_that_are_none() {

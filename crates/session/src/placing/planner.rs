@@ -147,32 +147,44 @@ impl Devices {
             (model, *alone, places.found) = (with, own, Some(number));
             break;
         }
-        let Some(need) = asked_tower else { return places };
+        if let Some(need) = asked_tower {
+            self.place_tower(need, (&model, &demand), alone, &mut places);
+        }
+        places
+    }
+
+    /// Gives a tower its place: the first GPU if that can run it and the model loses nothing by it,
+    /// else the processor. `alone` is where the model runs without it, if that is known.
+    fn place_tower(
+        &self,
+        need: &TowerNeed,
+        (model, demand): (&Plan, &Demand),
+        alone: Option<Result<Placement, BackendError>>,
+        places: &mut Placements,
+    ) {
         let why = match need.on_gpu(&self.plain) {
             Some(Ok(memory)) => {
-                let alone = alone.unwrap_or_else(|| self.place(&model, &demand, &places));
+                let alone = alone.unwrap_or_else(|| self.place(model, demand, places));
                 places.reserved[1] = memory.total();
                 // It is the processor's memory, too.
                 if self.model.gpus[0].memory().kind == MemoryKind::Shared {
                     places.reserved[0] = memory.total();
                 }
-                loses(self.place(&model, &demand, &places).as_ref(), alone.as_ref())
+                loses(self.place(model, demand, places).as_ref(), alone.as_ref())
             }
             Some(Err(error)) => Some(error.to_string()),
             None => None,
         };
-        places.tower = Some(match (self.plain.gpus.is_empty(), why) {
-            (false, None) => TowerDevice::Gpu,
-            (_, why) => {
-                places.reserved.fill(0);
-                let device = self.plain.device.as_ref();
-                let members = device.members();
-                let host = members.as_ref().map_or(device, |members| members.devices[0]);
-                places.reserved[0] = host.forecast(&need.plan, &need.options).total();
-                TowerDevice::Processor(why)
-            }
-        });
-        places
+        if why.is_none() && !self.plain.gpus.is_empty() {
+            places.tower = Some(TowerDevice::Gpu);
+            return;
+        }
+        places.reserved.fill(0);
+        let device = self.plain.device.as_ref();
+        let members = device.members();
+        let host = members.as_ref().map_or(device, |members| members.devices[0]);
+        places.reserved[0] = host.forecast(&need.plan, &need.options).total();
+        places.tower = Some(TowerDevice::Processor(why));
     }
 
     /// Decides where the model runs beside all that has its place.

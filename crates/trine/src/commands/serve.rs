@@ -121,8 +121,8 @@ async fn serve(
     if !needs_key {
         let names = names.iter().map(|name| format!("{name}, ")).collect::<String>();
         output::note(&format!(
-            "answers to {names}localhost, addresses, names without a dot and *.internal; \
-             --host-name adds a name"
+            "answers to {names}localhost, addresses, names of three letters or more without a dot \
+             and *.internal; --host-name adds a name"
         ));
     }
     server.run().await;

@@ -55,7 +55,7 @@ fn doctor_describes_each_device() {
         "(software)",
         details["driver"].as_str().unwrap(),
         details["uuid"].as_str().unwrap(),
-        &format!("taken only with --device {device}"),
+        &format!("taken only if --device names it, as {device}"),
         &format!("gpu {index} memory"),
         "subgroups of",
         "KiB of shared memory",

@@ -66,8 +66,13 @@ pub(super) fn calling(fields: Fields<'_>) -> Result<(Calling, Spaces), ApiError>
     }
     tools.replaces = true;
     for (index, item) in items(fields).iter().enumerate() {
-        let added = item.get("tools").and_then(Value::as_array).filter(|_| adds_tools(item));
-        for (at, tool) in added.into_iter().flatten().enumerate() {
+        let added = item.get("tools").filter(|added| adds_tools(item) && !added.is_null());
+        let Some(added) = added else { continue };
+        let Some(added) = added.as_array() else {
+            let place = format!("input[{index}].tools");
+            return Err(ApiError::field(&place, format!("{place} must be a list of tools")));
+        };
+        for (at, tool) in added.iter().enumerate() {
             tools.add(tool, format!("input[{index}].tools[{at}]"))?;
         }
     }
@@ -119,6 +124,9 @@ impl Tools {
         let within = within.ok_or_else(|| wrong("tools", "a list of functions"))?;
         for (index, tool) in within.iter().enumerate() {
             let name = tool["name"].as_str().unwrap_or_default();
+            if name.is_empty() && tool["type"] == "function" {
+                return Err(wrong(&format!("tools[{index}].name"), "the function's name"));
+            }
             let full = joined(space, name);
             let place = format!("{place}.tools[{index}]");
             self.add_one(tool.get("type").and_then(Value::as_str), tool, Some(&full), place)?;
@@ -243,13 +251,21 @@ fn leave_out_unknown(
 }
 
 /// Returns the items that change how answers are written, with their indices, the last one first.
-fn updates(items: &[Value]) -> impl Iterator<Item = (usize, &Value)> {
+fn updates(items: &[Value]) -> impl DoubleEndedIterator<Item = (usize, &Value)> {
     items.iter().enumerate().rev().filter(|(_, item)| item["type"] == "configuration_update")
 }
 
-/// Returns the effort that items of the conversation have set.
-fn updated_effort(items: &[Value]) -> Option<&str> {
-    updates(items).find_map(|(_, item)| item["reasoning"]["effort"].as_str())
+/// Returns whether the model is to think, after what items of the conversation say of it.
+///
+/// # Errors
+/// 400 for an effort that is none.
+fn updated_thinking(mut thinking: Thinking, items: &[Value]) -> Result<Thinking, ApiError> {
+    for (index, item) in updates(items).rev() {
+        if let Some(item) = item.as_object() {
+            thinking = thinking.updated(item, &format!("input[{index}]."))?;
+        }
+    }
+    Ok(thinking)
 }
 
 /// Returns the form of the text that items of the conversation have set, and its field.
@@ -361,7 +377,7 @@ pub(super) fn conversation(fields: Fields<'_>, calling: Calling) -> Result<Conve
         }
         _ => return Err(fields.wrong("input", "a text or a list of messages")),
     };
-    let thinking = Thinking::of_response(fields)?.updated(updated_effort(items(fields)));
+    let thinking = updated_thinking(Thinking::of_response(fields)?, items(fields))?;
     let rendering = Rendering { thinking, ..Rendering::default() };
     let conversation = Conversation::new(calling, talk, rendering);
     Ok(conversation.after(fields.read(&INSTRUCTION)?))

@@ -43,8 +43,12 @@ pub(crate) fn machine(
     let gpu = gpu(capabilities, is_invariant, if is_shared { bytes / 2 } else { bytes });
     // The processor's memory beside a GPU with memory of its own is not known. Shared memory is all
     // free before anything is loaded.
-    let processor = AbsentProcessor(DeviceMemory::host(is_shared.then_some(bytes)));
-    Opened::absent(Arc::new(processor), gpu, layer_choice(layers))
+    Opened::absent(processor(is_shared.then_some(bytes)), vec![gpu], layer_choice(layers))
+}
+
+/// Returns the processor with these bytes of memory, if they are known.
+pub(crate) fn processor(bytes: Option<u64>) -> Arc<dyn Device> {
+    Arc::new(AbsentProcessor(DeviceMemory::host(bytes)))
 }
 
 fn not_here(device: &dyn Device) -> BackendError {

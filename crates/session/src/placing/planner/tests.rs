@@ -6,6 +6,7 @@ use trine_vulkan::capabilities::{Capabilities, presets};
 use trine_weights::DType;
 
 use super::*;
+use crate::device::layer_choice;
 use crate::placing::forecast::absent;
 use crate::placing::placed::plans::{plan_with_experts, small_plan};
 
@@ -19,6 +20,10 @@ const LAYERS: usize = 6;
 struct Row {
     /// The GPU, and its memory in MiB.
     gpu: (Gpu, u64),
+    /// The memory in MiB of a second GPU of the same kind.
+    second: Option<u64>,
+    /// The memory in MiB of a GPU that the draft model has for itself.
+    own: Option<u64>,
     layers: Option<usize>,
     model: fn(usize, DType) -> Plan,
     has_draft: bool,
@@ -29,6 +34,8 @@ struct Row {
 
 const ROW: Row = Row {
     gpu: (presets::h200, 64 << 10),
+    second: None,
+    own: None,
     layers: None,
     model: small_plan,
     has_draft: false,
@@ -49,7 +56,11 @@ fn tower() -> TowerNeed {
 fn sites(placement: &Result<Placement, BackendError>) -> String {
     let Ok(placement) = placement else { return "none".to_owned() };
     let part = |(index, part): (usize, &Part)| {
-        let device = if part.device_memory.kind == MemoryKind::Host { "cpu" } else { "gpu" };
+        let device = match (part.device_memory.kind, part.site) {
+            (MemoryKind::Host, _) => "cpu",
+            (_, 2) => "second",
+            _ => "gpu",
+        };
         let aside = placement.aside_layers(index).len();
         let aside = if aside > 0 { format!(" less {aside}") } else { String::new() };
         format!("{device} {}{aside}", part.plan.layers())
@@ -62,6 +73,7 @@ fn lost(what: &str) -> &str {
     match what.split_once("no room for the ") {
         Some((_, experts)) => experts,
         None if what.contains("on one device with it, and that is not the GPU") => "layers",
+        None if what.contains("could not allocate; use a shorter --context") => "its size",
         None => what,
     }
 }
@@ -69,7 +81,17 @@ fn lost(what: &str) -> &str {
 /// Returns the places of a row in words.
 fn planned(row: &Row) -> String {
     let (gpu, mib) = row.gpu;
-    let devices = Devices::of(absent::machine(gpu(), false, Some(mib << 20), row.layers));
+    let machine = |number: u8, mib: u64, layers| {
+        let capabilities = Capabilities { uuid: [number; 16], ..gpu() };
+        absent::machine(capabilities, false, Some(mib << 20), layers)
+    };
+    let mut opened = machine(0, mib, row.layers);
+    if let Some(mib) = row.second {
+        let gpus = vec![opened.gpus[0].clone(), machine(1, mib, None).gpus[0].clone()];
+        opened = Opened::absent(absent::processor(None), gpus, layer_choice(row.layers));
+    }
+    let own = row.own.map(|mib| machine(2, mib, None));
+    let devices = Devices { own, ..Devices::of(opened) };
     let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
     let demand = options.demand(131_072).unwrap();
     let plan = |dtype| (row.model)(LAYERS, dtype);
@@ -90,8 +112,8 @@ fn planned(row: &Row) -> String {
         told.push_str(&format!("; found {number}"));
     }
     for LeftOut { what, can_be_named, .. } in &places.left_out {
-        assert!(can_be_named, "{what}");
-        told.push_str(&format!("; left out for {}", lost(what)));
+        let never = if *can_be_named { "" } else { ", never to be named" };
+        told.push_str(&format!("; left out for {}{never}", lost(what)));
     }
     match &places.tower {
         None => {}
@@ -162,6 +184,40 @@ fn everything_has_its_place() {
             has_draft: true,
             has_tower: true,
             expected: "gpu 6; draft gpu 6; tower cpu for layers",
+            ..ROW
+        },
+        // A draft is on the first of two GPUs, or on one that it has for itself, which takes
+        // nothing of the model's.
+        Row {
+            gpu: gib(1),
+            second: Some(1 << 10),
+            has_draft: true,
+            expected: "second 6; draft gpu 6",
+            ..ROW
+        },
+        Row {
+            gpu: gib(1),
+            own: Some(1 << 10),
+            has_draft: true,
+            expected: "gpu 6; draft gpu 6",
+            ..ROW
+        },
+        Row { gpu: gib(1), own: Some(100), has_draft: true, expected: "gpu 6; draft cpu 6", ..ROW },
+        Row { gpu: gib(1), second: Some(1 << 10), expected: "gpu 3, second 3", ..ROW },
+        Row {
+            gpu: gib(4),
+            second: Some(4 << 10),
+            has_tower: true,
+            expected: "gpu 3, second 3; tower gpu",
+            ..ROW
+        },
+        // A model with a draft that has no room cannot be loaded, so that it is not to be named.
+        Row {
+            gpu: gib(1),
+            layers: Some(6),
+            found: FOUND,
+            expected: "gpu 6; found 2; left out for its size, never to be named; \
+                       left out for its size, never to be named",
             ..ROW
         },
         // Experts leave the GPU before layers do.

@@ -175,7 +175,7 @@ fn identity(index: usize, device: &Description) -> Finding {
     });
     let finding = if missing.is_empty() {
         if *kind == DeviceKind::Processor {
-            found.push_str(&format!("; taken only with --device vulkan:{index}"));
+            found.push_str(&format!("; taken only if --device names it, as vulkan:{index}"));
         }
         Finding::ok(check, found)
     } else {
