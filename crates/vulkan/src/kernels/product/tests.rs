@@ -83,8 +83,9 @@ fn keys_stay_as_files_have_them() {
 
 #[test]
 fn arguments_say_where_everything_is() {
+    let rows_at = |rows: usize, address| Span { address, bytes: 4 * rows as u64 };
     let segments = [(300, 10), (200, 20), (12, 30)]
-        .map(|(rows, address)| Segment { rows, target: span(address) });
+        .map(|(rows, address)| Segment { rows, target: rows_at(rows, address) });
     let output = ProductOutput::segments(&segments);
     let product = Product { matrix: MATRIX, width: 1, input: double_norm(), output };
     product.check();
@@ -94,7 +95,7 @@ fn arguments_say_where_everything_is() {
     assert_eq!(product.split(), ([300, 200, 12], [300, 500]));
     let (reads, writes) = spans(|look| _ = product.visit(look));
     assert_eq!(reads, [span(200), span(100)]);
-    assert_eq!(writes, [500, 10, 20, 30].map(span));
+    assert_eq!(writes, [span(500), rows_at(300, 10), rows_at(200, 20), rows_at(12, 30)]);
 
     let input = ProductInput::Operand(operand(OperandKind::Halves, 100));
     let output =
