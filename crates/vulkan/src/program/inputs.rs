@@ -77,8 +77,7 @@ impl Inputs {
             }
             if let Some((table, scale)) = table {
                 kept.resize(batch.tokens.len() * table.columns(), 0.0);
-                gather(table, *scale, batch.tokens, kept);
-                buffer.write(0, bytemuck::cast_slice(kept));
+                write_gathered(buffer, (table, *scale), batch.tokens, kept);
                 continue;
             }
             let rows = given.next().expect("the batch was checked");
@@ -98,12 +97,65 @@ impl Inputs {
     }
 }
 
+/// Values that a thread writes at a time: a megabyte.
+const PIECE: usize = 1 << 18;
+
+/// Gathers rows of a table into `rows`, and writes them; many rows by several threads, as
+/// [`write_rows`] does: one decodes a row of each of 2,048 tokens of Gemma 4 E4B in half the time
+/// that an H200 takes for them.
+fn write_gathered(
+    buffer: &Buffer,
+    (table, scale): (&Tensor, f32),
+    tokens: &[u32],
+    rows: &mut [f32],
+) {
+    let columns = table.columns();
+    let together = (PIECE / columns).max(1);
+    let pieces = tokens.chunks(together).zip(rows.chunks_mut(together * columns)).enumerate();
+    share_copy(pieces, |(index, (tokens, rows))| {
+        gather(table, scale, tokens, rows);
+        buffer.write((4 * together * columns * index) as u64, bytemuck::cast_slice(rows));
+    });
+}
+
 /// Writes rows, those of a picture by several threads: one writes the memory of a GPU across its
 /// bus at about 10 GB/s.
 fn write_rows(buffer: &Buffer, rows: &[f32]) {
-    /// Values that a thread writes at a time: a megabyte.
-    const PIECE: usize = 1 << 18;
     share_copy(rows.chunks(PIECE).enumerate(), |(index, piece)| {
         buffer.write((4 * PIECE * index) as u64, bytemuck::cast_slice(piece));
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_weights::DType;
+
+    use super::*;
+    use crate::testing::gpu;
+
+    /// Rows that are longer than what a thread writes at a time, and short ones of which it writes
+    /// many.
+    #[test]
+    fn threads_gather_all_rows() {
+        let gpu = gpu();
+        for (columns, tokens) in [(PIECE + 1, 5_usize), (PIECE / 3, 11), (3, 7)] {
+            let value = |row: usize, column: usize| (row * 1000 + column % 777) as f32;
+            let values = (0..4).flat_map(|row| (0..columns).map(move |column| value(row, column)));
+            let bytes = values.flat_map(f32::to_le_bytes).collect();
+            let table = Tensor::from_owned("table", DType::F32, &[4, columns], bytes).unwrap();
+            let ids: Vec<u32> = (0..tokens).map(|token| (token * 7 % 4) as u32).collect();
+            let mut rows = vec![f32::NAN; tokens * columns];
+            let bytes = 4 * rows.len() as u64;
+            let buffer = gpu.allocate(bytes, MemoryUse::Readback, "rows").unwrap();
+            write_gathered(&buffer, (&table, 2.0), &ids, &mut rows);
+            let written = buffer.values::<f32>(0, rows.len());
+            for (token, &id) in ids.iter().enumerate() {
+                for column in [0, 1, columns / 2, columns - 1] {
+                    let at = token * columns + column;
+                    let expected = 2.0 * value(id as usize, column);
+                    assert_eq!((rows[at], written[at]), (expected, expected), "{token} {column}");
+                }
+            }
+        }
+    }
 }
