@@ -13,12 +13,14 @@
 
 mod cutting;
 mod load;
+mod pieces;
 mod place;
 mod places;
 mod sizes;
 pub(crate) mod terms;
 
 pub use load::{DeviceGroup, decide, load};
+pub use pieces::piece;
 pub use place::place;
 pub use places::{CONTEXT_TYPICAL, PLACES_MAX, worthwhile};
 pub use terms::{

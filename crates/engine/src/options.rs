@@ -29,6 +29,8 @@ pub struct EngineOptions {
     /// Most rows in a step; never fewer than the soft tokens of a picture, if the model has a
     /// vision tower.
     pub prefill: usize,
+    /// How many rows more a step may have where the device's memory and speed make use of them.
+    pub further_rows: usize,
     /// Most rows with logits in a step; never fewer than `sequences`.
     pub outputs: usize,
     /// Most bytes of keys and values; `None` means all that are free. If these do not hold every
@@ -51,6 +53,7 @@ impl Default for EngineOptions {
             further: 0,
             kept: 0,
             prefill: 512,
+            further_rows: 0,
             outputs: 1,
             kv_memory: None,
             embeds: false,
@@ -90,6 +93,7 @@ impl EngineOptions {
         check("further", self.further, 0, SEQUENCES_MAX)?;
         check("kept", self.kept, 0, SEQUENCES_MAX)?;
         check("prefill", self.prefill, 1, PREFILL_MAX)?;
+        check("further rows", self.further_rows, 0, PREFILL_MAX - self.prefill)?;
         check("outputs", self.outputs, 0, PREFILL_MAX)?;
         if let Some(context) = self.context {
             check("context", context, 1, model_context)?;
@@ -110,6 +114,7 @@ impl EngineOptions {
             further: self.further,
             kept: self.kept,
             rows: self.prefill,
+            further_rows: self.further_rows,
             unit: 0,
             outputs: self.outputs,
             kv_memory: self.kv_memory,

@@ -4,6 +4,9 @@
 //! With one prompt a step takes less than twice its time without. Several prompts that are read or
 //! wait may add more, by the cube of their number. Otherwise a few streams would keep many requests
 //! from starting, and requests that do not start do not share steps with others.
+//!
+//! Several prompts have more than [`USUAL`] rows together only as long as the step stays shorter
+//! than [`GAP`].
 
 /// The share of the time of a step without prompts that rows of one prompt may add. With 1 the gap
 /// between two tokens would double, and times vary.
@@ -20,6 +23,11 @@ const CHANGE: std::ops::RangeInclusive<f64> = 0.5..=1.5;
 /// end.
 const LEAST: f64 = 8.0;
 
+/// The longest time between two tokens of a stream for the sake of more rows, in seconds.
+const GAP: f64 = 0.1;
+/// Rows of prompts that several prompts may have together however long they take.
+const USUAL: f64 = 512.0;
+
 /// Adapts the number of rows to the measured times of steps.
 #[derive(Debug, Clone)]
 pub struct Pace {
@@ -29,6 +37,9 @@ pub struct Pace {
     /// scaling with the number of streams stays reversible.
     rows: f64,
     most: f64,
+    /// The most rows of which a step stays shorter than [`GAP`], according to the times; at least
+    /// [`USUAL`].
+    short: f64,
 }
 
 impl Pace {
@@ -36,13 +47,15 @@ impl Pace {
     /// of a row is not known yet.
     pub fn new(most: usize) -> Self {
         let most = most.max(1) as f64;
-        Self { alone: None, rows: LEAST, most }
+        Self { alone: None, rows: LEAST, most, short: USUAL }
     }
 
     /// Returns how many rows of prompts, at least one, the next step may have together with
     /// decoding sequences, if `prompts` prompts (at least one) are read or wait.
     pub fn rows(&self, prompts: usize) -> usize {
-        (self.rows.max(LEAST) * (prompts.max(1) as f64).powi(CROWD)).min(self.most) as usize
+        let one = self.rows.max(LEAST);
+        let all = one * (prompts.max(1) as f64).powi(CROWD);
+        all.min(self.short.max(one)).min(self.most) as usize
     }
 
     /// Learns from a step with these numbers of decoding sequences and rows of prompts.
@@ -64,6 +77,12 @@ impl Pace {
             return;
         }
         let added = (seconds - *alone).max(*alone * ADDED / 4.0);
+        // Few rows say little about many.
+        if prompt_rows as f64 >= USUAL.min(self.short / 2.0) {
+            let fit = (GAP - *alone).max(0.0) / added * prompt_rows as f64;
+            let grown = fit.clamp(self.short * CHANGE.start(), self.short * CHANGE.end());
+            self.short = grown.max(USUAL);
+        }
         let allowed = *alone * ADDED;
         let rows = prompt_rows as f64 * allowed / added;
         // If few rows cost little, that says nothing about more rows.
@@ -117,6 +136,23 @@ mod tests {
             pace.note(1, 0, seconds);
             pace.note(1, 8, seconds);
             assert_eq!(pace.rows(1), 8);
+        }
+    }
+
+    #[test]
+    fn steps_of_many_rows_stay_short() {
+        let settled = |row: f64| {
+            let mut pace = Pace::new(4096);
+            for turn in 0..200 {
+                let rows = if turn % 5 == 0 { 0 } else { pace.rows(16) };
+                pace.note(4, rows, 0.01 + row * rows as f64);
+            }
+            pace.rows(16)
+        };
+        // Of 90 ms beside the streams.
+        for (row, expected) in [(1e-4, 900), (2.2e-5, 4091), (1e-6, 4096), (5e-4, 512)] {
+            let found = settled(row);
+            assert!(found.abs_diff(expected) <= expected / 50, "{found} rows of {row} s");
         }
     }
 

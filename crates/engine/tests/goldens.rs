@@ -50,6 +50,7 @@ fn check(folder: &str) {
             further: 0,
             kept: 1,
             prefill,
+            further_rows: 0,
             outputs: 0,
             kv_memory: None,
             embeds: false,

@@ -299,6 +299,7 @@ fn real_engine(model: &Model, kv: KvType, folder: Option<&Path>) -> Engine {
         further: 0,
         kept: 1,
         prefill: 64,
+        further_rows: 0,
         outputs: 1,
         kv_memory: None,
         embeds: false,

@@ -40,6 +40,7 @@ fn engine(model: &Model, embeds: bool, guesses: Option<usize>) -> Engine {
         further: 0,
         kept: 1,
         prefill: 16,
+        further_rows: 0,
         outputs: 12,
         kv_memory: None,
         embeds,

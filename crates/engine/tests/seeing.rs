@@ -108,6 +108,7 @@ impl Golden {
             further: 0,
             kept: 2,
             prefill,
+            further_rows: 0,
             outputs,
             kv_memory: None,
             embeds,

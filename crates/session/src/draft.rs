@@ -400,6 +400,7 @@ impl Draft {
             further: 0,
             kept: 0,
             prefill,
+            further_rows: 0,
             outputs: sequences,
             kv_memory: settings.kv_memory,
             embeds: false,

@@ -40,6 +40,8 @@ pub struct Options {
     pub context: Option<usize>,
     /// Most bytes of keys and values, if there is a limit.
     pub kv_memory: Option<u64>,
+    /// Most tokens in a pass, if asked for.
+    pub prefill: Option<usize>,
     /// The source of `context`.
     pub context_from: ContextFrom,
     /// Quantisation while loading, if asked for.
@@ -60,6 +62,7 @@ impl Default for Options {
             kv: KvType::F16,
             context: None,
             kv_memory: None,
+            prefill: None,
             context_from: ContextFrom::default(),
             quantize: None,
             vision: TowerRequest::default(),

@@ -21,7 +21,7 @@ use crate::finding::model_source::Source;
 use crate::finding::vocabulary::TextSide;
 use crate::library::{Decision, ModelLibrary};
 use crate::options::{ContextFrom, Options};
-use crate::placing::forecast::PREFILL;
+use crate::placing::forecast::{PREFILL, PREFILL_MAX};
 use crate::tower::TowerRequest;
 use crate::vision::{TowerPlacement, Vision};
 use crate::words;
@@ -43,8 +43,8 @@ pub struct Sizes {
     pub further: usize,
     /// Places for ended sequences besides those of running ones.
     pub kept: usize,
-    /// Most tokens in a pass.
-    pub prefill: usize,
+    /// Most tokens in a pass; `None` for what the settings say.
+    pub prefill: Option<usize>,
     /// Most rows with logits in a pass.
     pub outputs: usize,
     /// Whether it also computes embeddings.
@@ -53,7 +53,7 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { sequences: 1, further: 0, kept: 0, prefill: PREFILL, outputs: 1, embeds: false }
+        Self { sequences: 1, further: 0, kept: 0, prefill: None, outputs: 1, embeds: false }
     }
 }
 
@@ -67,6 +67,19 @@ impl Sizes {
         // Prompts whose log-probabilities are wanted are computed in pieces of at least this many
         // rows.
         Self { sequences, further, kept, outputs: OUTPUTS_LEAST, embeds: true, ..Self::default() }
+    }
+
+    /// Returns the most tokens in a pass, and how many more memory and speed may add.
+    fn rows(&self, settings: &Options) -> (usize, usize) {
+        match self.prefill.or(settings.prefill) {
+            Some(rows) => (rows, 0),
+            None => (PREFILL, PREFILL_MAX - PREFILL),
+        }
+    }
+
+    /// Returns the sizes of a draft model's Program: sequences, and the most tokens in a pass.
+    pub fn of_draft(&self, settings: &Options) -> (usize, usize) {
+        (self.sequences, self.rows(settings).0)
     }
 
     /// Returns the sizes with room for guesses in a step.
@@ -88,13 +101,15 @@ impl Sizes {
         settings: &Options,
         library: &ModelLibrary,
     ) -> Result<EngineOptions> {
+        let (prefill, further_rows) = self.rows(settings);
         Ok(EngineOptions {
             context: checked_context(name, model, settings, library)?,
             kv: settings.kv,
             sequences: self.sequences,
             further: self.further,
             kept: self.kept,
-            prefill: self.prefill,
+            prefill,
+            further_rows,
             outputs: self.outputs,
             kv_memory: settings.kv_memory,
             embeds: self.embeds,
@@ -185,7 +200,7 @@ impl Session {
         let draft = drafting.find(library, source, plain, settings)?;
         let (draft, own) = drafting.with_device(library, draft, settings)?;
         let options = sizes.guessing(drafting).options(&name, plain, settings, library)?;
-        let most = (sizes.sequences, sizes.prefill);
+        let most = sizes.of_draft(settings);
         let opening = Opening { library, name: &name, settings, drafting, most, options };
         let loaded = opening.load(&mut attached, draft.as_ref(), opened, own)?;
         let Loaded { program, running, guessing, found, tower, devices } = loaded;

@@ -95,7 +95,7 @@ const WORDS: [(&[&str], &str); 8] = [
 ];
 
 /// Options that other programs have, and what there is here.
-const OPTIONS: [(&str, &str); 17] = [
+const OPTIONS: [(&str, &str); 16] = [
     (
         "--format",
         "the server's API takes a JSON schema; see \"Structured output\" in docs/server.md",
@@ -114,7 +114,6 @@ const OPTIONS: [(&str, &str); 17] = [
     ("--mlock", MAPPED),
     ("-b", BATCHES),
     ("--batch-size", BATCHES),
-    ("--ubatch-size", BATCHES),
     ("--modelfile", "`trine show NAME` prints what a preset sets, and what it stands on"),
     ("--system", "`trine show NAME` prints the system text of a preset"),
     ("--parameters", "`trine show NAME` prints the parameters of a preset"),
@@ -126,8 +125,8 @@ const OPTIONS: [(&str, &str); 17] = [
 const MAPPED: &str =
     "files are mapped, and what a device computes with is copied from them; leave it out";
 /// What is said of options about the tokens of a prompt that are read at once.
-const BATCHES: &str =
-    "how many tokens of a prompt are read at once follows from the device; leave it out";
+const BATCHES: &str = "how many tokens of a prompt are read at once follows from the device; leave \
+                       it out, or write --prefill N";
 
 /// Returns the command line that is meant, without the program's name.
 pub(crate) fn understood(typed: Vec<OsString>, program: &Command) -> Vec<OsString> {

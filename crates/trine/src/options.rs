@@ -48,6 +48,7 @@ fn typed(placement: &Placement, kv: KvType) -> Options {
         // 0 is the model's own.
         context: placement.context.filter(|&context| context > 0),
         kv_memory: placement.kv_memory,
+        prefill: placement.prefill.map(usize::from),
         context_from: ContextFrom::Option,
         quantize: placement.quantize,
         vision: TowerRequest::None,

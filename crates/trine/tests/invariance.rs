@@ -38,6 +38,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     further: 0,
     kept: 8,
     prefill: 160,
+    further_rows: 0,
     outputs: 0,
     kv_memory: None,
     embeds: false,

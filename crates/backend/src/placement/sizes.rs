@@ -2,6 +2,7 @@
 
 use trine_model::{Plan, Rows, Width, Workload, aside};
 
+use super::pieces::piece;
 use super::places::{CONTEXT_TYPICAL, worthwhile};
 use super::terms::{
     Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Cuts, Demand, Part, Placement, Site, common_bytes,
@@ -12,6 +13,9 @@ use crate::device_memory::MemoryKind;
 use crate::error::BackendError;
 use crate::program::Memory;
 
+/// Wider steps take at most this part of the memory that is left for keys and values.
+const PIECE_SHARE: u64 = 16;
+
 /// The sizes of a Program with one context.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
@@ -21,6 +25,8 @@ pub(super) struct Sizes {
     further: usize,
     /// Further slots.
     kept: usize,
+    /// How many rows more a step may have where memory and speed make use of them.
+    further_rows: usize,
     /// Most rows with logits in a step, if no more sequences run.
     outputs: usize,
     /// The sizes of the whole, with a full context of blocks for each sequence.
@@ -67,6 +73,7 @@ impl Sizes {
                     sequences: full.sequences,
                     further: 0,
                     kept: 0,
+                    further_rows: 0,
                     outputs: full.width.outputs,
                     full: *full,
                     kv_memory: None,
@@ -78,10 +85,12 @@ impl Sizes {
             Demand::Within(bounds) => bounds,
         };
         let Bounds { sequences, further, kept, kv, rows, unit, outputs, kv_memory, .. } = *bounds;
+        let widest = rows.saturating_add(bounds.further_rows);
         let is_context_open = bounds.is_context_open;
         let usual = if is_context_open { CONTEXT_USUAL } else { usize::MAX };
         let context = context.unwrap_or(bounds.context.min(usual));
-        let tokens = rows.min(most_rows.max(unit)).min(context.saturating_mul(sequences));
+        let most_tokens = most_rows.max(unit).min(context.saturating_mul(sequences));
+        let tokens = rows.min(most_tokens);
         let outputs = if has_logits { outputs.max(1) } else { 0 };
         let full = ProgramOptions {
             width: Width { tokens, outputs: outputs_of(outputs, sequences, tokens) },
@@ -96,6 +105,7 @@ impl Sizes {
             sequences,
             further,
             kept,
+            further_rows: widest.min(most_tokens) - tokens,
             outputs,
             full,
             kv_memory,
@@ -144,7 +154,7 @@ impl Sizes {
             return Ok(parts.placement(self.full, self.sequences, self.full.blocks));
         }
         if let Some((running, slots)) = self.slots(&parts) {
-            let long = self.lengthened(&parts, running, slots);
+            let long = self.widened(&parts, running, slots).lengthened(&parts, running, slots);
             let least = self.least_blocks(running, slots).max(long.context_blocks());
             let wanted = (self.context_blocks() * running).max(least);
             // Memory grows linearly with blocks, except for rounding.
@@ -179,6 +189,38 @@ impl Sizes {
         }
         let running = largest(1, self.sequences, 1, |running| fit(running, running));
         Some((running, running))
+    }
+
+    /// Returns the same sizes with as many rows in a step as are worth having, for which a small
+    /// part of what these slots leave is taken.
+    fn widened(&self, parts: &Cut<'_>, running: usize, slots: usize) -> Self {
+        let Width { tokens: own, .. } = self.full.width;
+        let is_own = |site: &Site<'_>| site.memory.kind == MemoryKind::Own;
+        let has_aside = parts.cuts.iter().any(|(_, plan)| aside::others(plan).is_some());
+        if self.further_rows == 0 || has_aside || !parts.sites().all(is_own) {
+            return self.clone();
+        }
+        let with = |tokens: usize| {
+            let width = Width { tokens, ..self.full.width };
+            Self { full: ProgramOptions { width, ..self.full }, ..self.clone() }
+        };
+        let sizes =
+            |tokens: usize| with(tokens).with(running, slots, self.least_blocks(running, slots));
+        let before = parts.memory(sizes(own));
+        let fits = |tokens: usize| {
+            let options = sizes(tokens);
+            let memory = parts.memory(options);
+            let little = parts.with_sites(&memory).zip(&before).all(|((site, memory), before)| {
+                let left = site.free.map(|free| free.saturating_sub(before.total()));
+                left.is_some_and(|left| memory.total() - before.total() <= left / PIECE_SHARE)
+            });
+            little && parts.fit_hard(options, &memory)
+        };
+        let seconds = |tokens: usize| {
+            let step = Workload::prefill(tokens, self.full.kv);
+            parts.seconds(sizes(tokens), step)
+        };
+        with(piece(own, own + self.further_rows, |tokens| seconds(tokens).filter(|_| fits(tokens))))
     }
 
     /// Returns the same sizes with the longest context of which one sequence fits beside these

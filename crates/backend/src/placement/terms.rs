@@ -97,6 +97,9 @@ pub struct Bounds {
     pub kept: usize,
     /// Most rows in a step.
     pub rows: usize,
+    /// How many rows more a step may have where memory and speed make use of them
+    /// ([`piece`](super::pieces::piece)).
+    pub further_rows: usize,
     /// Most rows of pictures that see one another, which one step has to run whatever suits the
     /// devices; 0 for a model that is given no pictures.
     pub unit: usize,

@@ -105,6 +105,7 @@ const BOUNDS: Bounds = Bounds {
     further: 0,
     kept: 2,
     rows: 64,
+    further_rows: 0,
     unit: 0,
     outputs: 8,
     kv_memory: None,
@@ -434,6 +435,54 @@ fn a_placement_prints_its_parts() {
     assert!(limited(4 * BLOCK as u64 * 100).contains("of each layer's KV cache"), "{text}");
     let whole = place(&plan(4), &[host()], LayerChoice::Fitting, &demand).unwrap().to_string();
     assert!(whole.ends_with("128 blocks of 32 tokens: every request's whole context"), "{whole}");
+}
+
+/// Further rows take a sixteenth of what slots leave at most, on GPUs with memory of their own.
+#[test]
+fn steps_get_more_rows_where_memory_and_speed_allow() {
+    const ROW: u64 = 100;
+    type Seconds = fn(&Plan, &ProgramOptions, Workload) -> Option<f64>;
+    let place = |kinds: &[MemoryKind], free: u64, seconds: Seconds, bounds: Bounds| {
+        let of_rows = |plan: &Plan, options: &ProgramOptions| Memory {
+            scratch: ROW * options.width.tokens as u64,
+            ..forecast(plan, options)
+        };
+        let of_kind = |&kind: &MemoryKind| Site {
+            forecast: Box::new(of_rows),
+            timing: Box::new(seconds),
+            ..site(kind, Some(free))
+        };
+        let sites: Vec<_> = kinds.iter().map(of_kind).collect();
+        let layers = LayerChoice::Exactly(if kinds.len() > 1 { 2 } else { 4 });
+        super::place(&plan(4), &sites, layers, &Demand::Within(bounds)).unwrap().options
+    };
+    let bounds = Bounds { sequences: 8, kept: 0, further_rows: 448, ..BOUNDS };
+    let quick: Seconds = |_, options, step| {
+        assert!(step.tokens <= options.width.tokens);
+        Some(step.tokens as f64 / 1e4)
+    };
+    let (slow, unknown): (Seconds, Seconds) =
+        (|_, _, step| Some(step.tokens as f64 / 3e2), |_, _, _| None);
+    let (much, own) = (1 << 24, &[MemoryKind::Own][..]);
+    for (kinds, seconds, bounds, rows) in [
+        (own, quick, bounds, 512),
+        (own, quick, Bounds { further_rows: 200, ..bounds }, 264),
+        (own, quick, Bounds { further_rows: 0, ..bounds }, 64),
+        (own, quick, Bounds { context: 20, ..bounds }, 160),
+        (own, slow, bounds, 128),
+        (own, unknown, bounds, 64),
+        (&[MemoryKind::Shared], quick, bounds, 64),
+        (&[MemoryKind::Host, MemoryKind::Own], quick, bounds, 64),
+    ] {
+        let found = place(kinds, much, seconds, bounds);
+        assert_eq!(found.width.tokens, rows, "{kinds:?} {bounds:?}");
+        assert_eq!(found.blocks, place(kinds, much, unknown, bounds).blocks);
+    }
+    // 64 rows more are 6400 bytes.
+    let slots = needed(4, 8, 8 * 16 / 4) - SCRATCH + 64 * ROW;
+    for (left, rows) in [(16 * 64 * ROW - 1, 64), (16 * 64 * ROW, 128), (16 * 192 * ROW, 256)] {
+        assert_eq!(place(own, slots + left, quick, bounds).width.tokens, rows, "{left}");
+    }
 }
 
 /// Further places take two thirds of what is left at most, and nothing of what there would be

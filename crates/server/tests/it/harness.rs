@@ -64,6 +64,7 @@ const DEMO: EngineOptions = EngineOptions {
     further: 0,
     kept: 1,
     prefill: 16,
+    further_rows: 0,
     outputs: 0,
     kv_memory: None,
     embeds: false,

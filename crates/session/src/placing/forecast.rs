@@ -34,8 +34,11 @@ pub use npu::{
 pub use presets::{PRESETS, Preset, preset};
 pub use trine_backend::rates::{Bound, Work};
 
-/// Most tokens in one pass.
+/// Most tokens in one pass, if memory and speed of a device make no use of more.
 pub const PREFILL: usize = 512;
+/// Most tokens in one pass that placement chooses
+/// ([decision 087](../../../../docs/decisions/087-pieces-of-prompts.md)).
+pub const PREFILL_MAX: usize = 2048;
 
 /// The rates of a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -166,6 +169,8 @@ pub struct Passes<'a> {
     pub launches: &'a CountLaunches,
     /// How keys and values are stored.
     pub kv: KvType,
+    /// The most tokens of a pass, as placement chooses them.
+    pub piece: usize,
 }
 
 impl Passes<'_> {
@@ -179,7 +184,7 @@ impl Passes<'_> {
         let context = context + tokens;
         let options = ProgramOptions {
             width: Width {
-                tokens: PREFILL.min(context).max(sequences * tokens),
+                tokens: self.piece.min(context).max(sequences * tokens),
                 outputs: outputs.max(sequences),
             },
             kv,
@@ -300,7 +305,7 @@ pub fn generation(
     Ok(Generation { batch, context, tokens_per_second, limit, with_drafts, bound })
 }
 
-/// Forecasts reading one prompt in passes of at most [`PREFILL`] tokens, as the engine makes them.
+/// Forecasts reading one prompt in the passes that the engine makes.
 ///
 /// # Errors
 /// Returns an error if the machine cannot run the Plan.
@@ -324,11 +329,11 @@ pub fn prompt(model: Passes<'_>, tokens: usize) -> Result<Prompt, BackendError> 
 /// # Errors
 /// Returns an error if the machine cannot run the Plan.
 fn pieces(model: Passes<'_>, tokens: usize) -> Result<Vec<(Workload, Work)>, BackendError> {
-    let mut pieces = Vec::with_capacity(tokens.div_ceil(PREFILL));
+    let mut pieces = Vec::with_capacity(tokens.div_ceil(model.piece));
     // How far a piece is from the beginning changes none of its launches.
     let mut launches: Option<usize> = None;
-    for context in (0..tokens).step_by(PREFILL) {
-        let piece = PREFILL.min(tokens - context);
+    for context in (0..tokens).step_by(model.piece) {
+        let piece = model.piece.min(tokens - context);
         let is_last = context + piece == tokens;
         let outputs = usize::from(is_last);
         let workload = Workload { sequences: 1, tokens: piece, context, outputs, kv: model.kv };

@@ -70,6 +70,14 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, hide_short_help = true)]
     pub(crate) kv_memory: Option<u64>,
 
+    /// Most tokens of a prompt in one pass [default: 512; up to 2048 where the GPU's memory and
+    /// speed make use of more]
+    #[arg(
+        long, alias = "ubatch-size", value_name = "N", value_parser = whole(1u16..=u16::MAX),
+        hide_short_help = true
+    )]
+    pub(crate) prefill: Option<u16>,
+
     /// Quantise F32, F16 and BF16 weights while loading: Q8_0, Q4_0, Q4_K, Q6_K
     #[arg(long, value_name = "TYPE", value_parser = parse_target, hide_short_help = true)]
     pub(crate) quantize: Option<DType>,
@@ -89,6 +97,7 @@ impl Placement {
             (self.kv.is_some(), "--kv"),
             (self.context.is_some(), "--context"),
             (self.kv_memory.is_some(), "--kv-memory"),
+            (self.prefill.is_some(), "--prefill"),
             (self.quantize.is_some(), "--quantize"),
         ];
         given.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
@@ -106,6 +115,7 @@ impl Placement {
         self.kv = self.kv.or(early.kv);
         self.context = self.context.or(early.context);
         self.kv_memory = self.kv_memory.or(early.kv_memory);
+        self.prefill = self.prefill.or(early.prefill);
         self.quantize = self.quantize.or(early.quantize);
     }
 }

@@ -119,7 +119,8 @@ pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
     let window = settings.context.unwrap_or(WINDOW.min(most));
     let stride = stride(window, args.stride)?;
     settings.context = Some(window);
-    let sizes = Sizes { prefill: ROWS.min(window), outputs: ROWS.min(window), ..Sizes::default() };
+    let sizes =
+        Sizes { prefill: Some(ROWS.min(window)), outputs: ROWS.min(window), ..Sizes::default() };
     let mut session = Session::open(library, &source, &settings, sizes)?;
     tell(&session, verbose);
     let mut other = match &against {

@@ -198,7 +198,7 @@ fn on_devices(set: &Settings, args: &ExplainArgs, source: &Source) -> Result<()>
         sizes.guessing(&drafting).options(&name, attached.model(None), &settings, library)?;
     let demand = options.demand_of(attached.model(None))?;
     let devices = devices(library, args, &settings, drafting.device().filter(|_| draft.is_some()))?;
-    let sizes = (sizes.sequences, sizes.prefill);
+    let sizes = sizes.of_draft(&settings);
     let needs = draft.as_ref().map(|draft| draft.needs(&settings, sizes)).transpose()?;
     let draft_demand = needs.as_ref().map(|(_, demand)| *demand);
     let places = devices.plan(Asked {

@@ -47,7 +47,7 @@ pub(crate) fn run(set: &Settings, args: LogitsArgs, verbose: bool) -> Result<()>
     settings.context = settings.context.or(Some(ids.len()));
     let chunk = args.chunk.unwrap_or(PREFILL).min(ids.len());
     check_length(&source, &ids, &args.ids)?;
-    let sizes = Sizes { prefill: chunk, outputs: chunk, ..Sizes::default() };
+    let sizes = Sizes { prefill: Some(chunk), outputs: chunk, ..Sizes::default() };
     let drafting = match &args.draft {
         None => Drafting::default(),
         Some(draft) => named_draft(library, draft, args.fetch.download())?,

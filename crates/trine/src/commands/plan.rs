@@ -17,8 +17,8 @@ use trine_session::draft::Drafting;
 use trine_session::fitting;
 use trine_session::forecast::drafts::{DraftModel, GuessFacts};
 use trine_session::forecast::{
-    self, Basis, BasisKind, CountLaunches, Drafts, Generation, Guesser, Machine, PRESETS, Passes,
-    Prompt, Work,
+    self, Basis, BasisKind, CountLaunches, Drafts, Generation, Guesser, Machine, PREFILL, PRESETS,
+    Passes, Prompt, Work,
 };
 use trine_session::header::{Unread, find_shape};
 use trine_session::library::ModelLibrary;
@@ -117,13 +117,17 @@ pub(crate) fn run(set: &Settings, args: PlanArgs) -> Result<()> {
     let guessing = GuessFacts::of(draft.as_ref(), reading.as_ref(), &model);
     let (machine, launches) = machine(library, &args, &model)?;
     let plan = model.plan();
-    let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: settings.kv };
+    let kv = settings.kv;
+    let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv, piece: PREFILL };
     let served = Sizes::serving(None).guessing(&drafting).options(
         &source.name(),
         &model,
         &settings,
         library,
     )?;
+    let placement = Places::placed(passes, &model, &served)?;
+    let piece = placement.as_ref().map_or(PREFILL, |placement| placement.options.width.tokens);
+    let passes = Passes { piece, ..passes };
     let is_guessing = !drafting.is_off();
     let drafts = Drafts {
         tokens: if is_guessing { args.drafts } else { 0 },
@@ -151,7 +155,7 @@ pub(crate) fn run(set: &Settings, args: PlanArgs) -> Result<()> {
             .iter()
             .map(|&at| forecast::prompt(passes, at))
             .collect::<Result<_, _>>()?,
-        served: Places::new(passes, &model, &served)?,
+        served: placement.map(|placement| Places::new(passes, &placement)).transpose()?,
         picture: PictureForecast::new(&seeing, &machine, &launches),
         npu: NpuForecast::new(passes, &contexts)?,
     };

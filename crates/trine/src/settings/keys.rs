@@ -92,7 +92,7 @@ const fn key(
 }
 
 /// All settings, in the order in which `trine config` prints them.
-pub(crate) const KEYS: [Key; 45] = {
+pub(crate) const KEYS: [Key; 46] = {
     use OptionGroup::{Client, Program, Run, Serve};
     use SettingKind::{Number, Path, Size, Switch, Text, Texts};
     [
@@ -106,6 +106,7 @@ pub(crate) const KEYS: [Key; 45] = {
         key("kv", Text, Run, "f16"),
         key("context", Number, Run, "the model's, as far as memory goes"),
         key("kv-memory", Size, Run, "what is free"),
+        key("prefill", Number, Run, "as many as memory and speed make use of"),
         key("quantize", Text, Run, "off"),
         key("draft", Text, Run, "auto"),
         key("draft-device", Text, Run, "where the model runs"),

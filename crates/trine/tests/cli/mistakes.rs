@@ -94,7 +94,7 @@ fn habits_mean_what_they_mean_elsewhere() {
         &["run", "demo", "Tell me a story", "-c", "512", "-ngl", "0"],
         &["run", "demo", "Tell me a story", "--ctx-size", "512"],
         &["-m", "demo", "-p", "Tell me a story", "-c", "0", "-fa", "on", "--jinja"],
-        &["run", "demo", "-f", &file, "-ngl", "99"],
+        &["run", "demo", "-f", &file, "-ngl", "99", "-ub", "256"],
         &["run", "demo", "--file", &file, "-ngl", "all", "--device", "cpu"],
     ] {
         assert_eq!(answer(typed), expected, "{typed:?}");
@@ -120,7 +120,7 @@ fn what_is_not_understood_is_answered_with_the_right_command() {
         (&["uninstall", "demo"], "trine does not remove itself", "trine rm demo"),
         (&["run", "demo", "hi", "--no-mmap"], "files are mapped", "similar"),
         (&["run", "demo", "hi", "-b", "512"], "follows from the device", "similar"),
-        (&["-m", "demo", "-ub", "512", "-p", "hi"], "follows from the device", "similar"),
+        (&["-m", "demo", "--batch-size", "9", "-p", "hi"], "write --prefill N", "similar"),
         (&["show", "demo", "--modelfile"], "`trine show NAME` prints what", "similar"),
         (&["show", "demo", "--parameters"], "`trine show NAME` prints the param", "similar"),
         (&["show", "demo", "--system"], "`trine show NAME` prints the system", "similar"),

@@ -195,7 +195,8 @@ fn forecasts_agree_with_those_from_parameter_counts() {
         (&geforce, 8192, 2400.0),
     ] {
         let launches = stepwise();
-        let passes = Passes { plan: &plan, machine, launches: &launches, kv: KvType::F16 };
+        let passes =
+            Passes { plan: &plan, machine, launches: &launches, kv: KvType::F16, piece: PREFILL };
         let found = prompt(passes, tokens).unwrap();
         close(found.tokens_per_second, expected, 0.04);
         assert_eq!(found.bound, Bound::Arithmetic);
@@ -209,7 +210,13 @@ fn the_whole_forecast_of_generation() {
     let machine = preset("780m").unwrap().machine();
     let drafts = Drafts { tokens: 4, acceptance: 0.7 };
     let launches = stepwise();
-    let f16 = Passes { plan: &plan, machine: &machine, launches: &launches, kv: KvType::F16 };
+    let f16 = Passes {
+        plan: &plan,
+        machine: &machine,
+        launches: &launches,
+        kv: KvType::F16,
+        piece: PREFILL,
+    };
     let one = generation(f16, (drafts, Guesser::Text), 1, 512).unwrap();
     // 27.0 G parameters at 4.5 bits are 15.2 GB: 208 ms, 3.6 ms of cache, 2.5 ms of gaps.
     close(one.tokens_per_second, 1.0 / 0.2142, 0.01);
@@ -235,7 +242,13 @@ fn gaps_are_between_launches() {
         assert!(options.width.outputs >= step.outputs && options.context > step.context);
         Ok(10 + step.tokens)
     });
-    let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: KvType::F16 };
+    let passes = Passes {
+        plan: &plan,
+        machine: &machine,
+        launches: &launches,
+        kv: KvType::F16,
+        piece: PREFILL,
+    };
     let drafts = Drafts { tokens: 4, acceptance: 1.0 };
     let one = generation(passes, (drafts, Guesser::Text), 2, 512).unwrap();
     // 1100 seconds of gaps, and 1500 for five rows; the rest takes less than one.

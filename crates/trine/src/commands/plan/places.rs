@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use trine_backend::placement::{CONTEXT_TYPICAL, Site, place};
 use trine_backend::rates::Work;
-use trine_backend::{BackendError, DeviceMemory, LayerChoice, Memory, MemoryKind};
+use trine_backend::{BackendError, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement};
 use trine_engine::EngineOptions;
 use trine_model::Model;
 use trine_session::forecast::{self, Drafts, Guesser, Passes};
@@ -20,19 +20,21 @@ pub(super) struct Places {
     context: usize,
     /// The tokens per second of all together.
     tokens_per_second: f64,
+    /// The most tokens of a prompt in a pass.
+    piece: usize,
 }
 
 impl Places {
-    /// Forecasts what a server with these options begins with, on a machine with nothing else in
-    /// its memory; `None` if the model does not fit.
+    /// Places a model with these options on a machine with nothing else in its memory; `None` if
+    /// it does not fit.
     ///
     /// # Errors
     /// Returns an error if the options are out of range or the machine cannot run the Plan.
-    pub(super) fn new(
+    pub(super) fn placed(
         passes: Passes<'_>,
         model: &Model,
         options: &EngineOptions,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Option<Placement>> {
         let Passes { plan, machine, launches, .. } = passes;
         let kind = if machine.has_own_memory { MemoryKind::Own } else { MemoryKind::Host };
         // An amount that is not known bounds nothing here.
@@ -50,24 +52,32 @@ impl Places {
             }),
         };
         let demand = options.demand_of(model)?;
-        let placement = match place(plan, &[site], LayerChoice::Fitting, &demand) {
-            Ok(placement) => placement,
-            Err(BackendError::OutOfMemory { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
+        match place(plan, &[site], LayerChoice::Fitting, &demand) {
+            Ok(placement) => Ok(Some(placement)),
+            Err(BackendError::OutOfMemory { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Forecasts what a server that has this placement begins with.
+    ///
+    /// # Errors
+    /// Returns an error if the machine cannot run the Plan.
+    pub(super) fn new(passes: Passes<'_>, placement: &Placement) -> Result<Self> {
         let (sequences, context) =
             (placement.running, CONTEXT_TYPICAL.min(placement.options.context));
         let plain = (Drafts { tokens: 0, acceptance: 0.0 }, Guesser::Text);
         let forecast = forecast::generation(passes, plain, sequences, context)?;
         let tokens_per_second = forecast.tokens_per_second;
-        Ok(Some(Self { sequences, context, tokens_per_second }))
+        Ok(Self { sequences, context, tokens_per_second, piece: passes.piece })
     }
 
     /// Returns a line for people.
     pub(super) fn about(&self) -> String {
-        let Self { sequences, context, tokens_per_second } = *self;
+        let Self { sequences, context, tokens_per_second, piece } = *self;
         format!(
-            "`serve` runs up to {} at once: {} tokens/s with {context} tokens before each.\n",
+            "`serve` runs up to {} at once: {} tokens/s with {context} tokens before each. Prompts \
+             are read in pieces of up to {piece} tokens.\n",
             output::counted(sequences, "request"),
             output::rate(tokens_per_second),
         )

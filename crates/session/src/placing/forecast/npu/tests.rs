@@ -8,7 +8,7 @@ use trine_npu::txn::Action;
 use trine_npu::verify::{Scope, Verifier};
 
 use super::super::tests::{close, gemma_27b, round, stepwise};
-use super::super::{PRESETS, preset, prompt};
+use super::super::{PREFILL, PRESETS, preset, prompt};
 use super::*;
 use trine_weights::DType;
 
@@ -168,7 +168,13 @@ fn a_whole_prompt() {
     let plan = gemma_27b(DType::Q4_0);
     let machine = preset("phoenix").unwrap().machine();
     let launches = stepwise();
-    let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: KvType::F16 };
+    let passes = Passes {
+        plan: &plan,
+        machine: &machine,
+        launches: &launches,
+        kv: KvType::F16,
+        piece: PREFILL,
+    };
     let gpu = prompt(passes, 512).unwrap();
     let forecasts = npu_prompts(passes, 512).unwrap();
     assert_eq!(forecasts.len(), KERNELS.len());
@@ -211,7 +217,8 @@ fn generation_gains_nothing() {
     let plan = gemma_27b(DType::Q4_0);
     let launches = stepwise();
     let gain = |machine: &Machine| {
-        let passes = Passes { plan: &plan, machine, launches: &launches, kv: KvType::F16 };
+        let passes =
+            Passes { plan: &plan, machine, launches: &launches, kv: KvType::F16, piece: PREFILL };
         npu_generation(passes, 512).unwrap()
     };
     assert_eq!(gain(&machine), Span { lowest: 0.0, highest: 0.0 });
