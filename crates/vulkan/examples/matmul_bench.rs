@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! matmul_bench [--quick] [--all] [--tower] [--format q4_0] [--widths 16,512]
-//!              [--fragment 12,2,1,3,132] [--direct 4,4,8,264] [--halves 2,2,4,8,132]
+//!              [--fragment 12,2,1,3,132] [--direct 4,4,8,264] [--floats 2,2,4,8,132]
 //!              [--device NAME] [--report]
 //! ```
 //!
@@ -11,8 +11,8 @@
 //! weights on the device. With `--quick` only the default shapes are measured, with `--all` every
 //! candidate instead of the three best. Each `--fragment` adds a shape of the fragment kernel
 //! (subgroups, left factors, groups, slices, workgroups), each `--direct` one of the direct kernel
-//! (subgroups, left factors, right factors, workgroups), each `--halves` one of the kernel for
-//! halves (subgroups along weights and along activations, left factors, right factors, workgroups).
+//! (subgroups, left factors, right factors, workgroups), each `--floats` one of the kernels for
+//! floats (subgroups along weights and along activations, left factors, right factors, workgroups).
 //! Times are medians of ten launches over ten different matrices, so that no cache keeps weights
 //! from one launch to the next; each includes a barrier. Gate and up write halves if they do so in
 //! a model. With `--report` the driver's report on the kernels follows.
@@ -26,7 +26,7 @@ use trine_testing::bench::{self, median};
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::handles::Made;
 use trine_vulkan::kernels::matmul::{
-    DirectShape, FragmentShape, HalvesShape, MatmulLaunch, MatmulShape,
+    DirectShape, FloatsShape, FragmentShape, MatmulLaunch, MatmulShape,
 };
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::product::{
@@ -93,10 +93,13 @@ struct Options {
     /// Subgroups, lefts, rights and workgroups of direct shapes to measure as well.
     #[arg(long = "direct", value_parser = bench::numbers::<u32, 4>)]
     directs: Vec<[u32; 4]>,
-    /// Subgroups (two numbers), lefts, rights and workgroups of shapes for halves to measure as
+    /// Subgroups (two numbers), lefts, rights and workgroups of shapes for floats to measure as
     /// well.
-    #[arg(long, value_parser = bench::numbers::<u32, 5>)]
-    halves: Vec<[u32; 5]>,
+    #[arg(long = "floats", value_parser = bench::numbers::<u32, 5>)]
+    floats: Vec<[u32; 5]>,
+    /// Products to measure in place of those of a layer: rows, columns, and 1 if gated.
+    #[arg(long = "product", value_parser = bench::numbers::<usize, 3>)]
+    products: Vec<[usize; 3]>,
     #[arg(long)]
     device: Option<String>,
 }
@@ -200,8 +203,8 @@ fn describe(shape: &MatmulShape) -> String {
             "direct subgroups {} lefts {} rights {} workgroups {}",
             shape.subgroups, shape.lefts, shape.rights, shape.workgroups
         ),
-        MatmulShape::Halves(shape) => format!(
-            "halves subgroups {}x{} lefts {} rights {} workgroups {}",
+        MatmulShape::Floats(shape) => format!(
+            "floats subgroups {}x{} lefts {} rights {} workgroups {}",
             shape.subgroups.0, shape.subgroups.1, shape.lefts, shape.rights, shape.workgroups
         ),
         MatmulShape::Resident(shape) => format!(
@@ -262,13 +265,13 @@ fn prepare<'a>(
     let direct = |&[subgroups, lefts, rights, workgroups]: &[u32; 4]| {
         MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups })
     };
-    let halves = |&[down, across, lefts, rights, workgroups]: &[u32; 5]| {
+    let floats = |&[down, across, lefts, rights, workgroups]: &[u32; 5]| {
         let subgroups = (down, across);
-        MatmulShape::Halves(HalvesShape { subgroups, lefts, rights, workgroups })
+        MatmulShape::Floats(FloatsShape { subgroups, lefts, rights, workgroups })
     };
     let fragments = options.fragments.iter().map(fragment);
-    let halves = options.halves.iter().map(halves);
-    for shape in fragments.chain(options.directs.iter().map(direct)).chain(halves) {
+    let floats = options.floats.iter().map(floats);
+    for shape in fragments.chain(options.directs.iter().map(direct)).chain(floats) {
         if shape.operand(options.format) == kind
             && shape.fits(gpu.capabilities(), &first)
             && !shapes.contains(&shape)
@@ -376,7 +379,16 @@ fn main() -> Result<()> {
     let gpu = trine_vulkan::open_gpu(&device, None)?;
     println!("{}, {}; * is the default", gpu.capabilities().name, options.format.name());
     let mut made = Vec::new();
-    for work in if options.tower { &TOWER } else { &WORKS } {
+    let named: Vec<Work> = options
+        .products
+        .iter()
+        .map(|&[rows, columns, gated]| Work { name: "product", rows, columns, gated: gated != 0 })
+        .collect();
+    for work in match (options.tower, &named[..]) {
+        (true, _) => &TOWER,
+        (false, []) => &WORKS[..],
+        (false, named) => named,
+    } {
         made.push((work, matrices(&gpu, options.format, work)?));
     }
     let mut jobs = Vec::new();

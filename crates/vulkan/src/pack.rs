@@ -175,7 +175,7 @@ impl Format {
 }
 
 /// A matrix in device memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Matrix {
     /// Its format.
     pub format: Format,
@@ -185,6 +185,9 @@ pub struct Matrix {
     pub columns: usize,
     /// Device addresses of the planes; 0 for absent ones.
     pub planes: PlaneBytes,
+    /// Power of two of which no weight in bf16 or f32 is more than 2^15 times as large, in which
+    /// kernels count them as halves; NaN if one is not finite. 1 for other formats.
+    pub unit: f32,
 }
 
 impl Matrix {
@@ -201,7 +204,7 @@ impl Matrix {
             scales: plane(starts.scales, sizes.scales),
             supers: plane(starts.supers, sizes.supers),
         };
-        Some((Matrix { format, rows, columns, planes }, total))
+        Some((Matrix { format, rows, columns, planes, unit: 1.0 }, total))
     }
 
     /// Returns `rows` rows of the matrix from `first` on as a matrix.

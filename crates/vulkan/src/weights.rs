@@ -12,6 +12,8 @@ use trine_weights::{DType, Tensor, quantize_tensor};
 
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
+use crate::kernels::matmul::MatmulShape;
+use crate::kernels::operand::OperandKind;
 use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{ALIGNMENT, Arena, Buffer, MemoryUse, blocks_bytes};
@@ -22,8 +24,8 @@ mod reach;
 
 pub(crate) use joint::Joint;
 pub use reach::Reach;
-use reach::unit;
 pub(crate) use reach::{activated, norm_before};
+use reach::{unit, unit_of_weights};
 
 /// Bytes of a file that one thread packs at a time.
 const PIECE: usize = 1 << 20;
@@ -332,6 +334,12 @@ impl Load<'_> {
     /// gated or activated product after a norm, if products take halves, otherwise none.
     fn reaches(&self, joint: &Joint) -> Vec<Reach> {
         let ids = &joint.weights;
+        let by_rows = |factors: &[f32]| -> Vec<Reach> {
+            ids.iter().map(|id| Reach::new(factors, self.plan.weight(*id).rows)).collect()
+        };
+        if self.counts_in_units(joint) {
+            return by_rows(&vec![1.0; joint.columns]);
+        }
         if !joint.takes_halves(self.gpu.capabilities(), self.plan.is_of_picture()) {
             return Vec::new();
         }
@@ -342,8 +350,17 @@ impl Load<'_> {
             }
             _ => None,
         };
-        let Some(factors) = factors else { return Vec::new() };
-        ids.iter().map(|id| Reach::new(&factors, self.plan.weight(*id).rows)).collect()
+        factors.map_or_else(Vec::new, |factors| by_rows(&factors))
+    }
+
+    /// Returns whether a kernel of the device counts the matrices in units
+    /// ([`Matrix::unit`](crate::pack::Matrix::unit)).
+    fn counts_in_units(&self, joint: &Joint) -> bool {
+        let capabilities = self.gpu.capabilities();
+        matches!(joint.format, Format::Bf16 | Format::F32)
+            && !joint.takes_halves(capabilities, self.plan.is_of_picture())
+            && MatmulShape::operand_for(capabilities, joint.format, usize::MAX)
+                == OperandKind::Split
     }
 
     fn vector(&self, id: WeightId) -> Vec<f32> {
@@ -384,8 +401,14 @@ impl Load<'_> {
     /// Fills the memory of a joint.
     fn joint(&self, joint: &Joint, buffer: Buffer) -> Result<Loaded, BackendError> {
         let reaches = self.reaches(joint);
-        let (matrix, other_formats) = self.matrix(joint, &reaches, &buffer)?;
-        Ok(Loaded { matrix, buffer, unit: self.unit(joint, &reaches), other_formats })
+        let (mut matrix, other_formats) = self.matrix(joint, &reaches, &buffer)?;
+        let mut unit = None;
+        if self.counts_in_units(joint) {
+            matrix.unit = unit_of_weights(&reaches);
+        } else {
+            unit = self.unit(joint, &reaches);
+        }
+        Ok(Loaded { matrix, buffer, unit, other_formats })
     }
 
     /// Fills the memory of a matrix. Returns also the formats without kernels, and the bytes in
@@ -439,7 +462,7 @@ impl Load<'_> {
             supers: base + starts.supers,
         };
         let other_formats = other_formats.into_iter().flatten().collect();
-        Ok((Matrix { format, rows, columns, planes }, other_formats))
+        Ok((Matrix { format, rows, columns, planes, unit: 1.0 }, other_formats))
     }
 
     /// Packs a tensor's rows, beginning at row `first`.

@@ -4,6 +4,7 @@
 // A format's file defines, before it includes unit.glsl:
 //   FORMAT_IS_FLOAT   1 or 0
 //   FORMAT_UNIT       elements of a unit; 32 if it is no format of floats
+//   FORMAT_HALVES     if its elements are halves; FORMAT_SINGLES, if they are f32
 //   FORMAT_MORE       if a unit has 16 more bytes of codes
 //   FORMAT_HIGH       if codes have high bits in a plane of their own: a unit's type, and FORMAT_READ_HIGH, what reads it
 //   FORMAT_SUPER      if 256 elements share factors

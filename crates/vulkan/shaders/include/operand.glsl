@@ -43,6 +43,22 @@ uint operand_fragment(const uint row, const uint c, const uint groups) {
     return ((product * 4 + row % 64 / 16) * 32 + lane) * 2 + row / 8 % 2;
 }
 
+// Returns the place of columns c..c + 3 of a row, c a multiple of 4, in a split operand with `groups` groups of columns, in pieces
+// of four halves; what these leave lies OPERAND_REST pieces further on.
+const uint OPERAND_REST = 4u * 32u * 2u;
+
+uint operand_split(const uint row, const uint c, const uint groups) {
+    const uint product = (row / 64 * groups + c / 128) * 8 + c % 128 / 32 * 2 + c % 8 / 4;
+    const uint lane = row % 8 * 4 + c % 32 / 8;
+    return ((product * 8 + row % 64 / 16) * 32 + lane) * 2 + row / 8 % 2;
+}
+
+// Returns what four halves leave of their values. `zero` is 0, and the compiler must not know it: it takes a value that becomes a
+// half and is read again for the value itself, and what is left for 0 (NVIDIA 580.159).
+vec4 operand_rest(const vec4 values, const uvec2 halves, const uint zero) {
+    return values - vec4(unpackHalf2x16(halves.x ^ zero), unpackHalf2x16(halves.y ^ zero));
+}
+
 // Returns four values as halves in fragment order.
 uvec2 operand_in_order(const vec4 v) {
     return uvec2(packHalf2x16(v.xz), packHalf2x16(v.yw));

@@ -1,6 +1,6 @@
 // A row in registers, one workgroup for each: where it is in memory, and how it becomes the operand of a product. Before the
 // include: memory.glsl, reduce.glsl, operand.glsl, norm.glsl, and the constants COLUMNS, PER (pieces of four values for each invocation), OPERAND
-// (what the row becomes: 0 none, 1 fixed point, 2 halves, 3 halves in fragment order) and PLAIN (whether it is also written as f32).
+// (what the row becomes: 0 none, 1 fixed point, 2 halves, 3 halves in fragment order, 4 the same split) and PLAIN (whether it is also written as f32).
 
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_control_flow_attributes : require
@@ -106,7 +106,13 @@ void store_halves(uint64_t codes, uint64_t scales, uint row) {
         uint c = column(i);
         if (c >= PADDED) continue;
         vec4 scaled = finite ? v[i] * inverse : vec4(0.0);
-        if (OPERAND == 3u) {
+        if (OPERAND == 4u) {
+            const uvec2 high = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+            const vec4 low = operand_rest(scaled, high, row >> 31);
+            const uint at = operand_split(row, c, PADDED / 128u);
+            ActivePairs(codes).at[at] = high;
+            ActivePairs(codes).at[at + OPERAND_REST] = uvec2(packHalf2x16(low.xy), packHalf2x16(low.zw));
+        } else if (OPERAND == 3u) {
             ActivePairs(codes).at[operand_fragment(row, c, PADDED / 128u)] = operand_in_order(scaled);
         } else {
             ActivePairs(codes).at[(row * PADDED + c) / 4u] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));

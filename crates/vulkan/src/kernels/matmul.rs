@@ -1,6 +1,6 @@
 //! Products of a matrix with several rows of activations: `shaders/matmul_matrix.comp`,
 //! `matmul_fragment.comp`, `matmul_resident.comp`, `matmul_direct.comp`, `matmul_halves.comp`,
-//! `matmul_dot.comp`, `matmul_float.comp`.
+//! `matmul_split.comp`, `matmul_dot.comp`, `matmul_float.comp`.
 //!
 //! For a matrix of m x k weights and n rows of activations:
 //!
@@ -11,8 +11,9 @@
 //! | fragment | 9 to 64 rows of quantised matrices, on the same units | [`super::operand::OperandKind::Fragments`] | bytes of the matrix; 2mnk over the matrix units' rate |
 //! | direct | more rows, on the same units | the same | 2mnk over the matrix units' rate |
 //! | halves | weights of pictures in f16 fragments, on the same units | the same | 2mnk over the matrix units' rate; bytes of the products |
+//! | split | weights in f16, bf16 and f32, as exact as f32, on the same units | [`super::operand::OperandKind::Split`] | 4mnk (f32: 6mnk) over the matrix units' rate; bytes of the matrix |
 //! | dot | quantised weights, other devices | [`super::operand::OperandKind::Fixed16`] | 2mnk / 4 integer dot products (high and low bytes) |
-//! | float | float weights kept as they are | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
+//! | float | float weights, other devices | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
 //!
 //! The matrix kernel decodes each tile of weights into shared memory: 2 bytes written and 2 * BN /
 //! WN bytes read for each weight, BM / WM times as much for each activation. With small n these,
@@ -71,7 +72,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::attention::WholeLaunch;
 use super::handles::Made;
-use super::operand::Operand;
+use super::operand::{Operand, OperandKind};
 use super::product::{
     Front, Layout, Product, ProductInput, ProductLaunch, ProductOutput, Segments, no_room,
 };
@@ -83,9 +84,9 @@ use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 mod direct;
+mod floats;
 mod fragment;
 pub(crate) mod grouped;
-mod halves;
 mod launch;
 pub(crate) mod probe;
 mod resident;
@@ -95,8 +96,8 @@ mod shape;
 mod tests;
 
 pub use direct::DirectShape;
+pub use floats::FloatsShape;
 pub use fragment::FragmentShape;
-pub use halves::HalvesShape;
 pub use launch::MatmulLaunch;
 use launch::PIECE_ROWS;
 pub use probe::Instruction;
@@ -124,9 +125,10 @@ struct Args {
 /// Returns the shader of a kernel and a format, or `None` if there is no such kernel.
 fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
     let kernel = match shape {
-        MatmulShape::Halves(_) => {
-            return (format == Format::F16Fragments).then_some(Shader("matmul_halves"));
+        MatmulShape::Floats(_) if format == Format::F16Fragments => {
+            return Some(Shader("matmul_halves"));
         }
+        MatmulShape::Floats(_) => "matmul_split",
         MatmulShape::Matrix(_) => "matmul_matrix",
         MatmulShape::Fragment(_) => "matmul_fragment",
         MatmulShape::Resident(_) => "matmul_resident",
@@ -145,7 +147,7 @@ impl MatmulLaunch {
             MatmulShape::Resident(shape) => return shape.scratch_bytes(self),
             MatmulShape::Matrix(_)
             | MatmulShape::Direct(_)
-            | MatmulShape::Halves(_)
+            | MatmulShape::Floats(_)
             | MatmulShape::Tile(_) => {}
         }
         let rounds = shape.rounds(self);
@@ -243,7 +245,7 @@ impl MatmulLaunch {
                 ProductOutput::GatedHalves { unit, .. } | ProductOutput::Activated { unit, .. } => {
                     unit
                 }
-                _ => 0.0,
+                _ => product.matrix.unit,
             },
         }
     }
@@ -260,13 +262,15 @@ impl MatmulLaunch {
             ProductOutput::Biased { .. }
             | ProductOutput::Activated { .. }
             | ProductOutput::Heads { .. } => {
-                assert!(matches!(shape, MatmulShape::Halves(_)), "{shape:?} adds no biases");
+                assert!(matches!(shape, MatmulShape::Floats(_)), "{shape:?} adds no biases");
             }
             ProductOutput::GatedHalves { .. } => {
-                assert!(!matches!(shape, MatmulShape::Tile(_)), "{shape:?} gives only f32");
+                let is_f32 =
+                    matches!(shape, MatmulShape::Tile(_)) || kind == Some(OperandKind::Split);
+                assert!(!is_f32, "{shape:?} gives only f32");
             }
         }
-        if matches!(shape, MatmulShape::Halves(_)) {
+        if matrix.format == Format::F16Fragments {
             let targets = self.product.front().outputs;
             let aligned = targets.iter().all(|address| address.is_multiple_of(16));
             assert!(aligned, "outputs are stored by fours: {targets:?}");

@@ -364,6 +364,7 @@ pub(super) fn operand_args(operand: Option<Operand>) -> (u32, u64, u64) {
         OperandKind::Fixed16 => 1,
         OperandKind::Halves => 2,
         OperandKind::Fragments => 3,
+        OperandKind::Split => 4,
         OperandKind::Interleaved => unreachable!("only products interleave rows"),
     };
     (kind, operand.codes.address, operand.scales.address)

@@ -236,8 +236,8 @@ mod tests {
     use trine_backend::reference::ops;
 
     use super::*;
-    use crate::kernels::operand::{Operand, OperandKind};
-    use crate::kernels::rows::tests::{allocated, check_operand, random};
+    use crate::kernels::operand::Operand;
+    use crate::kernels::rows::tests::{KINDS, allocated, check_operand, random};
     use crate::raw::memory::Buffer;
     use crate::testing::{download, gpu, poisoned, run, upload};
 
@@ -319,8 +319,7 @@ mod tests {
                 false => poisoned(&gpu, bytes),
             };
             let plain = poisoned(&gpu, bytes);
-            let kind =
-                [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments][case % 3];
+            let kind = KINDS[case % KINDS.len()];
             let codes =
                 poisoned(&gpu, (allocated(kind, rows + 1) * kind.code_bytes(columns)) as u64);
             let scales = poisoned(&gpu, ((rows + 1) * kind.scale_bytes(columns)).max(4) as u64);

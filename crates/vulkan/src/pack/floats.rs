@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use trine_weights::DType;
 
+use super::magnitudes::Magnitudes;
 use super::page::Page;
 use super::planes::{PlaneBytes, PlanesMut};
 
@@ -15,8 +16,7 @@ const fn page(name: &'static str, dtype: DType, bytes: u64) -> Page {
         is_wide: false,
         group: PlaneBytes { codes: 128 * bytes, ..PlaneBytes::NONE },
         pack,
-        // Products of weights in f32 neither take nor give halves.
-        magnitudes: |found, _| found.blocks.clear(),
+        magnitudes: Magnitudes::of_floats,
     }
 }
 

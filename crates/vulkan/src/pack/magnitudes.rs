@@ -31,6 +31,17 @@ impl Magnitudes {
         self.blocks.extend(self.floats.iter().map(|scale| most * scale.abs()));
     }
 
+    /// Blocks of f32. Without the sign, bits sort as the values do, and NaN sorts above infinity.
+    pub(super) fn of_floats(&mut self, row: &[u8]) {
+        let blocks = row.chunks(4 * SCALE_BLOCK).map(|block| {
+            let numbers = block.as_chunks::<4>().0.iter();
+            let bits = numbers.map(|&bytes| i32::from_le_bytes(bytes) & i32::MAX);
+            f32::from_bits(bits.fold(0, i32::max).cast_unsigned())
+        });
+        self.blocks.clear();
+        self.blocks.extend(blocks);
+    }
+
     /// Blocks of numbers of 16 bits. Without the sign, bits sort as the values do, and NaN sorts
     /// above infinity. They are signed because the smallest vectors have a maximum only of those.
     pub(super) fn of_shorts(&mut self, row: &[u8], number: fn(u16) -> f32) {

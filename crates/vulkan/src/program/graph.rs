@@ -299,7 +299,7 @@ impl Graph {
         kind: OperandKind,
     ) -> OperandValue {
         let held = match kind {
-            OperandKind::Fragments => allocated(rows).next_multiple_of(FRAGMENT_ROWS),
+            kind if kind.is_tiled() => allocated(rows).next_multiple_of(FRAGMENT_ROWS),
             _ => allocated(rows),
         };
         let bytes = [kind.code_bytes(columns), kind.scale_bytes(columns)].map(|row| held * row);

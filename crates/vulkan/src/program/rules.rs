@@ -201,7 +201,7 @@ fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selectio
         OperandKind::Halves | OperandKind::Fragments => {
             conversion.is_only && selection.attends_in_halves(attention)
         }
-        OperandKind::Plain | OperandKind::Interleaved => false,
+        OperandKind::Plain | OperandKind::Split | OperandKind::Interleaved => false,
     };
     match &mut graph.nodes[conversion.maker].work {
         Work::AttendRows(DecodeLaunch { attention, made: made @ MadeValue::Rows(_), .. })

@@ -2,6 +2,7 @@
 
 #define FORMAT_IS_FLOAT 1
 #define FORMAT_UNIT 4u
+#define FORMAT_SINGLES
 #include "include/unit.glsl"
 
 // Returns four elements of a unit from element 4 * part on.

@@ -342,7 +342,7 @@ mod tests {
                 for tokens in [1, 2, 8, 16, 32, 512] {
                     let grouping = Grouping::suited(capabilities.kind, tokens, 8, 128);
                     let launch = |rows, columns, output| ExpertsLaunch {
-                        matrix: Matrix { format, rows: 128 * rows, columns, planes },
+                        matrix: Matrix { format, rows: 128 * rows, columns, planes, unit: 1.0 },
                         first: 0,
                         rows,
                         step: 2 * rows,

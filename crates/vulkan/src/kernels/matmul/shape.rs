@@ -1,8 +1,8 @@
 //! How a matrix-matrix product is laid out on a device.
 
 use super::direct::{self, DirectShape};
+use super::floats::{self, FloatsShape};
 use super::fragment::{self, FragmentShape};
-use super::halves::{self, HalvesShape};
 use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::Instruction;
 use super::resident::{self, ResidentShape};
@@ -69,8 +69,8 @@ pub enum MatmulShape {
     Resident(ResidentShape),
     /// On the same units, for many rows of activations.
     Direct(DirectShape),
-    /// On the same units, for many rows of activations and weights in halves.
-    Halves(HalvesShape),
+    /// On the same units, for many rows of activations and weights in floats.
+    Floats(FloatsShape),
     /// Integer dot products for quantised weights, plain f32 for others.
     Tile(TileShape),
 }
@@ -171,7 +171,7 @@ impl MatmulShape {
             MatmulShape::Fragment(shape) => shape.tile(),
             MatmulShape::Resident(_) => ResidentShape::tile(),
             MatmulShape::Direct(shape) => shape.tile(),
-            MatmulShape::Halves(shape) => shape.tile(),
+            MatmulShape::Floats(shape) => shape.tile(),
             MatmulShape::Tile(shape) => shape.tile,
         }
     }
@@ -180,7 +180,8 @@ impl MatmulShape {
     pub fn operand(&self, format: Format) -> OperandKind {
         match self {
             MatmulShape::Matrix(_) | MatmulShape::Resident(_) => OperandKind::Halves,
-            MatmulShape::Fragment(_) | MatmulShape::Direct(_) | MatmulShape::Halves(_) => {
+            MatmulShape::Floats(_) if format != Format::F16Fragments => OperandKind::Split,
+            MatmulShape::Fragment(_) | MatmulShape::Direct(_) | MatmulShape::Floats(_) => {
                 OperandKind::Fragments
             }
             MatmulShape::Tile(_) if format.is_float() => OperandKind::Plain,
@@ -190,12 +191,15 @@ impl MatmulShape {
 
     /// Returns the operand of the kernel that a device uses for a format and this many rows of
     /// activations. Float weights are kept for their exactness and are multiplied in f32 on every
-    /// device.
+    /// device, or as exactly as that.
     pub fn operand_for(capabilities: &Capabilities, format: Format, rows: usize) -> OperandKind {
         if format == Format::F16Fragments {
             OperandKind::Fragments
         } else if format.is_float() {
-            OperandKind::Plain
+            match capabilities.fragments && rows >= FRAGMENTS_ROWS {
+                true => OperandKind::Split,
+                false => OperandKind::Plain,
+            }
         } else if instructions(capabilities).is_empty() {
             OperandKind::Fixed16
         } else if capabilities.fragments && rows >= FRAGMENTS_ROWS {
@@ -234,12 +238,15 @@ impl MatmulShape {
             Some(OperandKind::Fragments) => {
                 let fragments = fragment::candidates(capabilities, launch);
                 if launch.product.matrix.format == Format::F16Fragments {
-                    halves::candidates(capabilities, launch).into_iter().map(Self::Halves).collect()
+                    floats::candidates(capabilities, launch).into_iter().map(Self::Floats).collect()
                 } else if fragments.is_empty() {
                     direct::candidates(capabilities, launch).into_iter().map(Self::Direct).collect()
                 } else {
                     fragments.into_iter().map(Self::Fragment).collect()
                 }
+            }
+            Some(OperandKind::Split) => {
+                floats::candidates(capabilities, launch).into_iter().map(Self::Floats).collect()
             }
             _ => tile_candidates(capabilities, launch),
         };
@@ -258,7 +265,7 @@ impl MatmulShape {
                 MatmulShape::Fragment(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Resident(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Direct(shape) => shape.fits(capabilities, launch),
-                MatmulShape::Halves(shape) => shape.fits(capabilities, launch),
+                MatmulShape::Floats(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Tile(shape) => shape.fits(capabilities, launch),
             }
     }
@@ -268,7 +275,7 @@ impl MatmulShape {
         match self {
             MatmulShape::Matrix(shape) => shape.rounds(launch),
             MatmulShape::Direct(shape) => shape.rounds(launch),
-            MatmulShape::Halves(shape) => shape.rounds(launch),
+            MatmulShape::Floats(shape) => shape.rounds(launch),
             MatmulShape::Fragment(_) | MatmulShape::Resident(_) | MatmulShape::Tile(_) => {
                 Rounds::whole(launch.tiles(self.tile()))
             }
@@ -279,7 +286,7 @@ impl MatmulShape {
     /// with all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on
     /// an H200 (`bench -p 512 -r 5` and `-r 10`).
     pub(super) fn is_chained(&self, launch: &MatmulLaunch) -> bool {
-        !matches!(self, MatmulShape::Tile(_) | MatmulShape::Direct(_) | MatmulShape::Halves(_))
+        !matches!(self, MatmulShape::Tile(_) | MatmulShape::Direct(_) | MatmulShape::Floats(_))
             && launch.product.width <= CHAINED_ROWS
     }
 
@@ -290,7 +297,7 @@ impl MatmulShape {
             MatmulShape::Resident(shape) => shape.workgroups(launch),
             MatmulShape::Matrix(_)
             | MatmulShape::Direct(_)
-            | MatmulShape::Halves(_)
+            | MatmulShape::Floats(_)
             | MatmulShape::Tile(_) => {
                 let Rounds { whole, shared, splits } = self.rounds(launch);
                 whole + shared * splits
@@ -328,7 +335,7 @@ impl MatmulShape {
             MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups }) => {
                 vec![4, subgroups, lefts, rights, workgroups]
             }
-            MatmulShape::Halves(HalvesShape { subgroups, lefts, rights, workgroups }) => {
+            MatmulShape::Floats(FloatsShape { subgroups, lefts, rights, workgroups }) => {
                 vec![6, subgroups.0, subgroups.1, lefts, rights, workgroups]
             }
             MatmulShape::Tile(TileShape { tile, part, step, slices }) => {
@@ -350,7 +357,7 @@ impl MatmulShape {
             MatmulShape::Fragment(shape) => shape.constants(launch),
             MatmulShape::Resident(shape) => shape.constants(launch),
             MatmulShape::Direct(shape) => shape.constants(launch),
-            MatmulShape::Halves(shape) => shape.constants(launch),
+            MatmulShape::Floats(shape) => shape.constants(launch),
             MatmulShape::Matrix(shape) => vec![
                 shape.local(capabilities.subgroup),
                 shape.tile.0,

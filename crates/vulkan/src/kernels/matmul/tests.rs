@@ -25,6 +25,7 @@ mod halves;
 mod pieces;
 mod resident;
 mod short;
+mod split;
 
 /// Bytes after each output that nothing may touch.
 const GUARD: usize = 1024;
@@ -60,6 +61,9 @@ fn weights(random: &mut ChaCha8Rng, format: Format, rows: usize, columns: usize)
     pack_rows(format, columns, &encoded, &mut planes).unwrap();
     let memory = upload(&gpu(), &bytes);
     let (matrix, _) = Matrix::at(memory.address(), format, rows, columns).unwrap();
+    let most = decoded.iter().fold(0.0_f32, |most, weight| most.max(weight.abs()));
+    let unit = if format == Format::F16 { 1.0 } else { (most.log2().ceil() - 15.0).exp2() };
+    let matrix = Matrix { unit, ..matrix };
     Weights { matrix, values: decoded, _memory: memory }
 }
 
@@ -118,11 +122,23 @@ fn activations(kind: OperandKind, rows: &[f32], columns: usize) -> Activations {
                 }
                 held.truncate(held.len() - (padded - columns));
             }
+            OperandKind::Split => {
+                let high = row.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+                let factor = if high > 0.0 { (high.log2().floor() - 13.0).exp2() } else { 1.0 };
+                scales.push(if row.iter().all(|x| x.is_finite()) { factor } else { f32::NAN });
+                held.extend(row.iter().map(|&x| f64::from(x)));
+                row.resize(padded, 0.0);
+                let scaled = row.iter().map(|x| x / factor);
+                codes.extend_from_slice(bytemuck::cast_slice(&scaled.collect::<Vec<f32>>()));
+            }
             OperandKind::Interleaved => unreachable!("only the kernel for one row takes it"),
         }
     }
     if kind == OperandKind::Fragments {
         codes = in_order(&codes, padded);
+    }
+    if kind == OperandKind::Split {
+        codes = split::in_order(bytemuck::cast_slice(&codes), padded);
     }
     if scales.is_empty() {
         scales.push(f32::NAN);
@@ -152,30 +168,31 @@ fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + (root * (x + 0.044715 * x.powi(3))).tanh())
 }
 
-/// Returns a weight as the kernel multiplies with it.
-fn rounded(shape: &MatmulShape, weight: f32) -> f64 {
-    match shape {
-        MatmulShape::Matrix(_)
-        | MatmulShape::Fragment(_)
-        | MatmulShape::Resident(_)
-        | MatmulShape::Direct(_)
-        | MatmulShape::Halves(_) => f64::from(f16::from_f32(weight).to_f32()),
-        MatmulShape::Tile(_) => f64::from(weight),
+/// Returns a weight as a kernel that takes such an operand multiplies with it.
+fn rounded(kind: OperandKind, weight: f32) -> f64 {
+    match kind {
+        OperandKind::Halves | OperandKind::Fragments => f64::from(f16::from_f32(weight).to_f32()),
+        _ => f64::from(weight),
     }
 }
 
 /// Returns the product of a row of weights and a row of activations, and how much it may differ.
-fn product(shape: &MatmulShape, w: &[f32], x: &[f64]) -> (f64, f64) {
+fn product(kind: OperandKind, w: &[f32], x: &[f64]) -> (f64, f64) {
     let (sum, size, most) =
         w.iter().zip(x).fold((0.0, 0.0, 0.0_f64), |(sum, size, most), (&w, x)| {
-            let term = rounded(shape, w) * x;
+            let term = rounded(kind, w) * x;
             (sum + term, size + term.abs(), most.max(term.abs()))
         });
-    (sum, SHARE * size + HALF_STEP * most)
+    match kind {
+        OperandKind::Split => (sum, SPLIT_SHARE * size),
+        _ => (sum, SHARE * size + HALF_STEP * most),
+    }
 }
 
 /// How much an output may differ, as a share of the sum of magnitudes.
 const SHARE: f64 = 4e-5;
+/// The same of a split product: 2^-22 of each factor, and sums in f32.
+const SPLIT_SHARE: f64 = 3e-6;
 /// What the step between two halves is at most, as a share of a half: a kernel may round the
 /// largest weight to the other neighbour of what it decodes.
 const HALF_STEP: f64 = 1.0 / 1024.0;
@@ -258,14 +275,15 @@ impl Case {
         row: usize,
         token: usize,
     ) -> (f64, f64) {
+        let kind = self.shape.operand(self.format);
         let x = &x[token * self.columns..(token + 1) * self.columns];
         let before: usize = self.rows[..segment].iter().sum();
         let w = |row: usize| &weights.values[row * self.columns..(row + 1) * self.columns];
-        let (sum, slack) = product(&self.shape, w(before + row), x);
+        let (sum, slack) = product(kind, w(before + row), x);
         if !self.gated {
             return (sum, slack);
         }
-        let (up, up_slack) = product(&self.shape, w(self.rows[0] + row), x);
+        let (up, up_slack) = product(kind, w(self.rows[0] + row), x);
         let both = 1.2 * (slack * up.abs() + up_slack * gelu(sum).abs());
         (gelu(sum) * up, both + up_slack * slack)
     }
@@ -374,7 +392,7 @@ fn width_within(shape: &MatmulShape, width: usize) -> usize {
         MatmulShape::Fragment(_) | MatmulShape::Resident(_) => width.min(shape.tile().1 as usize),
         MatmulShape::Matrix(_)
         | MatmulShape::Direct(_)
-        | MatmulShape::Halves(_)
+        | MatmulShape::Floats(_)
         | MatmulShape::Tile(_) => width,
     }
 }
@@ -462,6 +480,7 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
         .chain(fragment)
         .chain(direct)
         .chain(halves.map(|shape| (Format::F16Fragments, shape)))
+        .chain(split::kernels())
         .chain([(Format::Q8_0, tile), (Format::F32, tile)])
         .collect()
 }
@@ -476,8 +495,8 @@ fn matrices_treat_all_rows_alike() {
     let is_tile = |(_, shape): &(Format, MatmulShape)| matches!(shape, MatmulShape::Tile(_));
     let tiles = kernels().into_iter().filter(is_tile);
     let halves = short::shapes_or_notice().into_iter();
-    let halves = halves.map(|shape| (Format::F16Fragments, shape));
-    for (format, shape) in units.map(|shape| (Format::Q4_0, shape)).chain(halves).chain(tiles) {
+    let floats = halves.map(|shape| (Format::F16Fragments, shape)).chain(split::kernels());
+    for (format, shape) in units.map(|shape| (Format::Q4_0, shape)).chain(floats).chain(tiles) {
         let (width, columns) = (width_within(&shape, 53), 512);
         let rows = if format == Format::F16Fragments { vec![144, 64] } else { vec![130, 67] };
         let case = Case { format, shape, width, columns, rows, gated: false };

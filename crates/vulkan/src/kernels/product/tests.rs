@@ -9,6 +9,7 @@ const MATRIX: Matrix = Matrix {
     rows: 512,
     columns: 256,
     planes: PlaneBytes { codes: 1, high: 2, scales: 3, supers: 4 },
+    unit: 1.0,
 };
 
 fn span(address: u64) -> Span {

@@ -2,8 +2,8 @@ use trine_backend::reference::ops::{self, Coefficients};
 
 use super::*;
 use crate::kernels::handles::Made;
-use crate::kernels::operand::{Operand, OperandKind};
-use crate::kernels::rows::tests::{allocated, check_operand, random};
+use crate::kernels::operand::Operand;
+use crate::kernels::rows::tests::{KINDS, allocated, check_operand, random};
 use crate::pack::tests::{decoded, device_matrix, random_rows};
 use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, upload};
@@ -124,8 +124,7 @@ fn check(case: Case, seed: u64) {
     let (router, _kept) = device_matrix(&gpu, case.formats[0], columns, &values.router);
     let (coefficients, _also) =
         device_matrix(&gpu, case.formats[1], case.streams, &values.coefficients);
-    let kind =
-        [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments][seed as usize % 3];
+    let kind = KINDS[seed as usize % KINDS.len()];
     let plain = poisoned(&gpu, (4 * columns * (rows + 1)) as u64);
     let codes = poisoned(&gpu, (allocated(kind, rows + 1) * kind.code_bytes(columns)) as u64);
     let scales = poisoned(&gpu, ((rows + 1) * kind.scale_bytes(columns)).max(4) as u64);

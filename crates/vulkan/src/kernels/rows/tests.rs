@@ -1,7 +1,7 @@
 use trine_backend::reference::ops;
 
 use super::*;
-use crate::kernels::operand::fragment_place;
+use crate::kernels::operand::{SPLIT_REST, fragment_place, split_place};
 use crate::testing::{download, gpu, poisoned, run, upload};
 use half::f16;
 
@@ -30,6 +30,7 @@ fn halves_of(kind: OperandKind, codes: &[u8], row: usize, columns: usize) -> Vec
     let padded = columns.next_multiple_of(GROUP);
     let place = |column| match kind {
         OperandKind::Fragments => fragment_place(row, column, columns),
+        OperandKind::Split => split_place(row, column, columns),
         _ => row * padded + column,
     };
     (0..padded).map(|column| halves[place(column)]).collect()
@@ -37,7 +38,7 @@ fn halves_of(kind: OperandKind, codes: &[u8], row: usize, columns: usize) -> Vec
 
 /// Returns the rows that an operand's memory has.
 pub(crate) fn allocated(kind: OperandKind, rows: usize) -> usize {
-    if kind == OperandKind::Fragments { rows.next_multiple_of(64) } else { rows }
+    if kind.is_tiled() { rows.next_multiple_of(64) } else { rows }
 }
 
 /// Checks a row of an operand, the values of which may differ by `part` of the largest one.
@@ -54,6 +55,19 @@ fn check_row(
     let close = |found: f64, wanted: f64, most: f64| {
         assert!((found - wanted).abs() <= most + 1e-12, "{kind:?} {columns}: {found} {wanted}");
     };
+    if kind == OperandKind::Split {
+        let halves: &[f16] = bytemuck::cast_slice(codes);
+        for c in 0..columns.next_multiple_of(GROUP) {
+            let place = split_place(row, c, columns);
+            let both = [halves[place], halves[place + SPLIT_REST]].map(|half| half.to_f64());
+            let wanted = expected.get(c).copied().unwrap_or(0.0);
+            assert!(both[1].abs() <= both[0].abs() / 2048.0 + 6e-8, "{both:?}");
+            let value = (both[0] + both[1]) * f64::from(scales[row]);
+            // What the conversion adds is less than what computing the row in f32 does.
+            close(value, wanted, 1e-6 * wanted.abs() + 0.25 * part * high);
+        }
+        return;
+    }
     if kind.is_halves() {
         let halves = halves_of(kind, codes, row, columns);
         let factor = scales[row];
@@ -101,7 +115,8 @@ struct Found {
 }
 
 /// The operands that rows become.
-const KINDS: [OperandKind; 3] = [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments];
+pub(crate) const KINDS: [OperandKind; 4] =
+    [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments, OperandKind::Split];
 /// The factor on sums.
 const SCALE: f32 = 0.7;
 const DEVIATIONS: f32 = 0.4;
@@ -365,7 +380,7 @@ fn magnitudes_of_every_size_are_carried_and_broken_ones_stay_broken() {
             source[64] = f32::NAN;
             let found = launch(kind, 0, &source, 64, 2, [&[0.0]; 3]);
             let value = |c: usize| match kind {
-                OperandKind::Halves | OperandKind::Fragments => {
+                OperandKind::Halves | OperandKind::Fragments | OperandKind::Split => {
                     let halves = halves_of(kind, &found.codes, 0, 64);
                     f64::from(halves[c].to_f32()) * f64::from(found.scales[0])
                 }
@@ -375,7 +390,7 @@ fn magnitudes_of_every_size_are_carried_and_broken_ones_stay_broken() {
                 let wanted = f64::from(wanted);
                 assert!((value(c) - wanted).abs() <= 6e-4 * wanted.abs() + f64::from(size) * 2e-5);
             }
-            let second = if kind.is_halves() { 1 } else { 8 };
+            let second = if kind == OperandKind::Fixed16 { 8 } else { 1 };
             assert!(found.scales[second].is_nan(), "{kind:?}");
         }
     }

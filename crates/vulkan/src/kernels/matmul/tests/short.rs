@@ -16,16 +16,16 @@ pub(super) fn shapes_or_notice() -> Vec<MatmulShape> {
         );
         return Vec::new();
     }
-    let base = HalvesShape { subgroups: (2, 2), lefts: 4, rights: 8, workgroups: 0 };
+    let base = FloatsShape { subgroups: (2, 2), lefts: 4, rights: 8, workgroups: 0 };
     let shapes = [
         base,
-        HalvesShape { workgroups: 7, ..base },
-        HalvesShape { subgroups: (4, 1), lefts: 2, workgroups: 5, ..base },
-        HalvesShape { subgroups: (1, 3), rights: 4, workgroups: 0, ..base },
-        HalvesShape { subgroups: (8, 2), lefts: 2, rights: 2, workgroups: 3 },
+        FloatsShape { workgroups: 7, ..base },
+        FloatsShape { subgroups: (4, 1), lefts: 2, workgroups: 5, ..base },
+        FloatsShape { subgroups: (1, 3), rights: 4, workgroups: 0, ..base },
+        FloatsShape { subgroups: (8, 2), lefts: 2, rights: 2, workgroups: 3 },
     ];
-    let offered = crate::kernels::matmul::halves::LAYOUTS.into_iter().flatten();
-    let offered = offered.map(|&[down, across, lefts, rights, _]| HalvesShape {
+    let offered = crate::kernels::matmul::floats::LAYOUTS.into_iter().flatten();
+    let offered = offered.map(|&[down, across, lefts, rights, _]| FloatsShape {
         subgroups: (down, across),
         lefts,
         rights,
@@ -37,7 +37,7 @@ pub(super) fn shapes_or_notice() -> Vec<MatmulShape> {
             all.push(shape);
         }
     }
-    all.into_iter().map(MatmulShape::Halves).collect()
+    all.into_iter().map(MatmulShape::Floats).collect()
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn known_layouts_have_shapes_for_halves() {
             let all = MatmulShape::candidates(&capabilities, &launch);
             assert!(!all.is_empty(), "{rows} x {columns}, {width}");
             for shape in all {
-                assert!(matches!(shape, MatmulShape::Halves(_)), "{shape:?}");
+                assert!(matches!(shape, MatmulShape::Floats(_)), "{shape:?}");
                 assert!(launch.scratch_bytes(&shape) <= 64 << 20, "{shape:?} {width}");
             }
         }
@@ -126,8 +126,11 @@ impl Biased {
             .map(|at| {
                 let (token, row) = (at / total, at % total);
                 let w = &weights.values[row * columns..][..columns];
-                let (sum, slack) =
-                    product(&shape, w, &activations.values[token * columns..][..columns]);
+                let (sum, slack) = product(
+                    OperandKind::Fragments,
+                    w,
+                    &activations.values[token * columns..][..columns],
+                );
                 (sum + f64::from(biases[row]), slack + 1e-6)
             })
             .collect();
@@ -155,10 +158,9 @@ impl Biased {
             Segment { rows: *rows, target: Span { bytes, ..target.span() } }
         };
         let segments: Vec<Segment> = self.rows.iter().zip(&targets).map(segment).collect();
-        self.run(ProductOutput::Biased {
-            segments: Segments::of(&segments),
-            biases: self.addresses.map(Some),
-        });
+        let bias = |at: usize| (at < segments.len()).then(|| self.addresses[at]);
+        let biases = [0, 1, 2].map(bias);
+        self.run(ProductOutput::Biased { segments: Segments::of(&segments), biases });
         let mut first = 0;
         for (rows, target) in self.rows.iter().zip(&targets) {
             let found: Vec<f32> = download(&gpu(), target);
@@ -242,7 +244,7 @@ fn products_of_halves_are_activated() {
 fn products_of_halves_are_handed_to_attention() {
     let cases = [(1, 20, 16, 72), (73, 290, 2, 64), (130, 131, 4, 8), (300, 600, 8, 80)];
     for (number, shape) in shapes_or_notice().into_iter().enumerate() {
-        let MatmulShape::Halves(halves) = shape else { unreachable!() };
+        let MatmulShape::Floats(halves) = shape else { unreachable!() };
         for (index, (width, columns, heads, dim)) in cases.into_iter().enumerate() {
             let third: usize = heads * dim;
             if third.is_multiple_of(16) && third.is_multiple_of(16 * halves.lefts as usize) {

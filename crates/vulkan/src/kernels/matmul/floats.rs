@@ -1,4 +1,5 @@
-//! The kernel for many rows of activations with weights in halves: `shaders/matmul_halves.comp`.
+//! The kernels for many rows of activations with weights in floats on matrix units:
+//! `shaders/matmul_halves.comp` for fragments, `shaders/matmul_split.comp` for rows.
 
 use super::launch::{COUNTERS, MatmulLaunch, PIECE_ROWS};
 use super::probe::LANES;
@@ -13,9 +14,9 @@ const LEFT_ROWS: u32 = fragments::ROWS as u32;
 /// Rows of activations in a right factor.
 const RIGHT_TOKENS: u32 = 8;
 
-/// Shape of the kernel for many rows of activations and weights in halves.
+/// Shape of the kernels for many rows of activations and weights in floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct HalvesShape {
+pub struct FloatsShape {
     /// Subgroups of a workgroup: along the rows of weights, along the rows of activations.
     pub subgroups: (u32, u32),
     /// Left factors of 16 rows of weights in a subgroup; in a gated product half of them from each
@@ -28,7 +29,7 @@ pub struct HalvesShape {
     pub workgroups: u32,
 }
 
-impl HalvesShape {
+impl FloatsShape {
     /// Returns the tile of a workgroup: rows of weights, rows of activations.
     pub(super) fn tile(&self) -> (u32, u32) {
         let (rows, columns) = self.subgroups;
@@ -68,21 +69,37 @@ impl HalvesShape {
         self.subgroups.0 * self.subgroups.1 * 16 * row * 4 + 4
     }
 
+    /// Returns whether the kernel for fragments runs in this shape.
+    fn suits_fragments(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
+        let product = &launch.product;
+        product.outputs().is_multiple_of(LEFT_ROWS as usize)
+            && (self.fills_groups(launch) || !product.output.is_halves())
+            && self.divides_heads(launch)
+            && self.shared_bytes() <= capabilities.shared_bytes
+    }
+
     pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch) -> bool {
         let product = &launch.product;
         let kind = product.input.operand().map(|operand| operand.kind);
+        let suits = match kind {
+            Some(OperandKind::Fragments) => {
+                product.matrix.format == Format::F16Fragments
+                    && self.suits_fragments(capabilities, launch)
+            }
+            Some(OperandKind::Split) => {
+                product.matrix.format.is_float()
+                    && product.matrix.format != Format::F16Fragments
+                    && !product.output.is_halves()
+            }
+            _ => false,
+        };
         capabilities.fragments
-            && product.matrix.format == Format::F16Fragments
-            && kind == Some(OperandKind::Fragments)
-            && product.outputs().is_multiple_of(LEFT_ROWS as usize)
-            && (self.fills_groups(launch) || !product.output.is_halves())
-            && self.divides_heads(launch)
+            && suits
             && (1..=32).contains(&self.subgroups.0)
             && (1..=32).contains(&self.subgroups.1)
             && (1..=8).contains(&self.lefts)
             && matches!(self.rights, 2 | 4 | 8)
             && (!product.is_gated() || self.lefts.is_multiple_of(2))
-            && self.shared_bytes() <= capabilities.shared_bytes
             && self.tile().1 as usize <= PIECE_ROWS
             && self.local() <= capabilities.invocations
             && self.rounds(launch).shared as usize <= COUNTERS
@@ -113,6 +130,8 @@ impl HalvesShape {
 /// and the workgroups that a core runs at the same time (0: one for each tile).
 type Layout = [u32; 5];
 
+/// Outputs of a router and less.
+const FEW_OUTPUTS: usize = 512;
 /// Most rows of activations that small tiles suit better.
 const FEW_ROWS: usize = 512;
 /// Layouts for few and for many rows, in the order of their speed with the products of a layer of
@@ -128,20 +147,36 @@ const MANY: &[Layout] = &[
     [2, 2, 2, 8, 0],
 ];
 
+/// Layouts of split products of few outputs with few and with many rows, and of many outputs, in
+/// the order of their speed on an H200 (`docs/benchmarks/gpu-kernels.md`).
+const SPLIT_FEW: &[Layout] = &[[2, 2, 2, 2, 4], [1, 4, 2, 2, 4], [2, 2, 2, 4, 4], [1, 8, 1, 2, 4]];
+const SPLIT_MANY: &[Layout] = &[[2, 2, 2, 4, 4], [2, 2, 2, 4, 2], [2, 2, 2, 2, 4], [2, 2, 4, 4, 2]];
+const SPLIT_WIDE: &[Layout] =
+    &[[4, 2, 2, 4, 2], [2, 2, 2, 4, 4], [4, 2, 2, 4, 0], [2, 2, 2, 4, 0], [2, 2, 4, 4, 2]];
+
 /// All of them.
 #[cfg(test)]
 pub(super) const LAYOUTS: [&[Layout]; 2] = [FEW, MANY];
+#[cfg(test)]
+pub(super) const SPLIT_LAYOUTS: [&[Layout]; 3] = [SPLIT_FEW, SPLIT_MANY, SPLIT_WIDE];
 
 /// Returns the shapes that are worth measuring, the likeliest first.
-pub(super) fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<HalvesShape> {
+pub(super) fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch) -> Vec<FloatsShape> {
     let cores = capabilities.cores_or_guess();
-    let layouts = if launch.product.width <= FEW_ROWS { FEW } else { MANY };
+    let product = &launch.product;
+    let layouts = match product.matrix.format {
+        Format::F16Fragments if product.width <= FEW_ROWS => FEW,
+        Format::F16Fragments => MANY,
+        _ if product.outputs() > FEW_OUTPUTS => SPLIT_WIDE,
+        _ if product.width <= FEW_ROWS => SPLIT_FEW,
+        _ => SPLIT_MANY,
+    };
     let shape = |&[down, across, lefts, rights, share]: &Layout| {
         let subgroups = (down, across);
-        let shape = HalvesShape { subgroups, lefts, rights, workgroups: share * cores };
+        let shape = FloatsShape { subgroups, lefts, rights, workgroups: share * cores };
         // Where no tile would be shared, it is the shape that shares none.
         let workgroups = if shape.rounds(launch).shared > 0 { shape.workgroups } else { 0 };
-        HalvesShape { workgroups, ..shape }
+        FloatsShape { workgroups, ..shape }
     };
     distinct(layouts.iter().map(shape))
 }
