@@ -28,8 +28,9 @@ pub use grouping::Grouping;
 pub const EXPERTS_MAX: usize = 2048;
 /// Most experts of a row.
 pub const USED_MAX: usize = 256;
-/// Invocations of the workgroup that sorts.
-const SORTING: u32 = 256;
+/// Fewest invocations of the workgroup that sorts, and most: each waits for memory twice for each of
+/// its entries.
+const SORTING: (u32, u32) = (256, 1024);
 
 /// Logits up to which a choice compares all with one another: CHOICE_MANY of the shader.
 const COMPARED_MAX: usize = 512;
@@ -232,7 +233,10 @@ impl SortLaunch {
         let Extent { columns: used, row_count, .. } = self.extent;
         let numbers = [experts, used, columns, groups, usize::from(is_padded)];
         let constants = numbers.map(|number| number as u32);
-        let constants = [SORTING].into_iter().chain(constants).collect();
+        let most = SORTING.1.min(gpu.capabilities().invocations);
+        let entries = self.grouping.entries.next_power_of_two() as u32;
+        let invocations = entries.clamp(SORTING.0, most.max(SORTING.0));
+        let constants = [invocations].into_iter().chain(constants).collect();
         let key = KernelKey { shader: Shader("experts_sort"), constants, subgroup: None };
         let args = SortArgs {
             chosen: self.chosen.address,
