@@ -2,7 +2,7 @@
 
 pub mod towers;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytemuck::Pod;
 
@@ -10,13 +10,14 @@ use crate::capabilities::DeviceKind;
 use crate::device::{Opening, VulkanDevice};
 use crate::dispatch::Dispatch;
 use crate::raw::commands::Recording;
+use crate::raw::copies::Copy;
 use crate::raw::gpu::{DeviceSelector, Gpu};
 use crate::raw::memory::{Buffer, MemoryUse};
 use crate::raw::module::Loops;
 use crate::weights::BEFORE_VECTOR;
 
 #[cfg(test)]
-pub(crate) use inside::{download, poisoned, run};
+pub(crate) use inside::{poisoned, run};
 
 /// Environment variable with a part of the name of the device that the tests run on.
 const DEVICE_VARIABLE: &str = "TRINE_TEST_VULKAN";
@@ -126,6 +127,38 @@ pub fn upload<T: Pod>(gpu: &Arc<Gpu>, values: &[T]) -> Buffer {
     host.part(BEFORE_VECTOR, host.bytes() - BEFORE_VECTOR)
 }
 
+/// Returns a buffer of these values in the device's own memory, where kernels find their operands.
+///
+/// # Panics
+/// If memory runs out.
+pub fn resident<T: Pod>(gpu: &Arc<Gpu>, values: &[T]) -> Buffer {
+    let from = upload(gpu, values);
+    let to = gpu.allocate(from.bytes(), MemoryUse::Device, "a test's data");
+    let to = to.unwrap_or_else(|error| panic!("{error}"));
+    copy(gpu, &from, &to);
+    to
+}
+
+/// Returns the values of a buffer.
+///
+/// # Panics
+/// If the device fails.
+pub fn download<T: Pod>(gpu: &Arc<Gpu>, buffer: &Buffer) -> Vec<T> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let host = gpu.allocate(buffer.bytes(), MemoryUse::Readback, "a test's results");
+    let host = host.unwrap_or_else(|error| panic!("{error}"));
+    copy(gpu, buffer, &host);
+    host.values::<T>(0, buffer.bytes() as usize / size_of::<T>()).to_vec()
+}
+
+fn copy(gpu: &Arc<Gpu>, from: &Buffer, to: &Buffer) {
+    let copy = Copy { from: from.clone(), to: to.clone(), bytes: from.bytes() };
+    let recording = Recording::record(gpu, &[], &[copy], &[]);
+    let result = recording.and_then(|mut recording| recording.run("a test"));
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
 /// Returns the device of the tests, as the engine uses it.
 ///
 /// # Panics
@@ -146,16 +179,13 @@ pub fn own_device() -> VulkanDevice {
 /// Helpers of the tests beside the code.
 #[cfg(test)]
 mod inside {
-    use std::sync::{Arc, Mutex, PoisonError};
-
-    use bytemuck::Pod;
+    use std::sync::Arc;
 
     use super::upload;
     use crate::dispatch::Dispatch;
     use crate::raw::commands::Recording;
-    use crate::raw::copies::Copy;
     use crate::raw::gpu::Gpu;
-    use crate::raw::memory::{Buffer, MemoryUse};
+    use crate::raw::memory::Buffer;
 
     /// Runs dispatches one after the other, with the barriers that they need.
     ///
@@ -173,21 +203,5 @@ mod inside {
     /// If memory runs out.
     pub(crate) fn poisoned(gpu: &Arc<Gpu>, bytes: u64) -> Buffer {
         upload(gpu, &vec![0xFF_u8; bytes.next_multiple_of(4) as usize])
-    }
-
-    /// Returns the values of a buffer.
-    ///
-    /// # Panics
-    /// If the device fails.
-    pub(crate) fn download<T: Pod>(gpu: &Arc<Gpu>, buffer: &Buffer) -> Vec<T> {
-        static ONE: Mutex<()> = Mutex::new(());
-        let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let host = gpu.allocate(buffer.bytes(), MemoryUse::Readback, "a test's results");
-        let host = host.unwrap_or_else(|error| panic!("{error}"));
-        let copy = Copy { from: buffer.clone(), to: host.clone(), bytes: buffer.bytes() };
-        let recording = Recording::record(gpu, &[], &[copy], &[]);
-        let result = recording.and_then(|mut recording| recording.run("a test"));
-        result.unwrap_or_else(|error| panic!("{error}"));
-        host.values::<T>(0, buffer.bytes() as usize / size_of::<T>()).to_vec()
     }
 }

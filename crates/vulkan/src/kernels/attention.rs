@@ -13,6 +13,7 @@ mod direct;
 mod matrix;
 mod tile;
 pub(crate) mod whole;
+mod wide;
 
 #[cfg(test)]
 pub(crate) mod bed;
@@ -30,6 +31,7 @@ pub use self::direct::AttendDirectShape;
 pub use self::matrix::{AttendMatrixShape, AttendUnits, MatrixLaunch, UNITS_DIM_MAX};
 pub use self::tile::{AttendTileShape, TILE_ROWS, TileLaunch};
 pub use self::whole::WholeLaunch;
+pub use self::wide::AttendWideShape;
 
 /// Addresses of what the host writes for each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Attention of many rows with cooperative matrices: `shaders/attend_matrix.comp`,
-//! `attend_direct.comp`.
+//! `attend_direct.comp`, `attend_wide.comp`.
 
 use trine_model::KvType;
 
 use super::direct::{AttendDirectShape, SUMS_MAX};
 use super::tile::TileArgs;
+use super::wide::AttendWideShape;
 use super::{Attention, CacheSpan, KV_BLOCK, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
 use crate::compiler::Compiler;
@@ -191,6 +192,8 @@ pub enum AttendUnits {
     Staged(AttendMatrixShape),
     /// They go straight into registers whose layout is known: `shaders/attend_direct.comp`.
     Direct(AttendDirectShape),
+    /// The same, and subgroups share scores and columns: `shaders/attend_wide.comp`.
+    Wide(AttendWideShape),
 }
 
 impl AttendUnits {
@@ -210,9 +213,11 @@ impl AttendUnits {
         if attention.heads.dim > most {
             return None;
         }
-        let direct = AttendDirectShape::suited(capabilities, attention, kind, rows);
+        let wide = AttendWideShape::suited(capabilities, attention, kind, rows).map(Self::Wide);
+        let direct =
+            || AttendDirectShape::suited(capabilities, attention, kind, rows).map(Self::Direct);
         let staged = || AttendMatrixShape::suited(capabilities, attention).map(Self::Staged);
-        direct.map(Self::Direct).or_else(staged)
+        wide.or_else(direct).or_else(staged)
     }
 }
 
@@ -278,6 +283,11 @@ impl MatrixLaunch {
                 let constants = shape.constants(&self.attention, self.cache.kind, output);
                 ("attend_direct", constants, capabilities.subgroup)
             }
+            AttendUnits::Wide(shape) => {
+                assert!(shape.runs(capabilities, &self.attention, self.cache.kind), "{shape:?}");
+                let constants = shape.constants(&self.attention, output);
+                ("attend_wide", constants, capabilities.subgroup)
+            }
         };
         KernelKey { shader: Shader(shader), constants, subgroup: Some(subgroup) }
     }
@@ -295,14 +305,18 @@ impl MatrixLaunch {
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let (heads, rows_of_group) = match self.shape {
+        let (heads, tiles) = (self.attention.heads.query as u32, self.tiles as u32);
+        let pieces = |rows: u32| (self.attention.tile_rows as u32).div_ceil(rows);
+        let groups = match self.shape {
             AttendUnits::Staged(shape) => {
-                let heads = self.attention.heads.query as u32 / shape.queries * shape.shares;
-                (heads, shape.subgroups * shape.product.0 / shape.queries)
+                let rows = shape.subgroups * shape.product.0 / shape.queries;
+                [heads / shape.queries * shape.shares, tiles, pieces(rows)]
             }
             AttendUnits::Direct(shape) => {
-                let heads = self.attention.heads.query as u32 / shape.queries * shape.shares;
-                (heads, shape.rows())
+                [heads / shape.queries * shape.shares, tiles, pieces(shape.rows())]
+            }
+            AttendUnits::Wide(shape) => {
+                [heads / shape.queries, tiles * shape.pieces(&self.attention), 1]
             }
         };
         let (target, scales) = match self.made {
@@ -323,11 +337,7 @@ impl MatrixLaunch {
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [
-                heads,
-                self.tiles as u32,
-                (self.attention.tile_rows as u32).div_ceil(rows_of_group),
-            ],
+            groups,
             reads,
             writes,
             link: Link::Outside,

@@ -17,6 +17,7 @@ use crate::testing::{download, poisoned, run, takes, upload};
 mod direct;
 mod towers;
 mod whole;
+mod wide;
 
 const KINDS: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Int8];
 
