@@ -33,7 +33,7 @@ fn shapes_or_notice() -> Vec<MatmulShape> {
     let shapes = [
         base,
         FloatsShape { workgroups: 7, ..base },
-        FloatsShape { subgroups: (1, 3), rights: 8, lefts: 2, workgroups: 5 },
+        FloatsShape { subgroups: (1, 3), lefts: 2, rights: 4, workgroups: 5 },
         FloatsShape { subgroups: (8, 1), rights: 2, lefts: 2, workgroups: 0 },
     ];
     let offered = SPLIT_LAYOUTS.into_iter().flatten();
@@ -114,7 +114,7 @@ fn split_products_of_large_and_small_weights_agree() {
     }
 }
 
-/// Needs no device: with the known layout every width above a few has shapes.
+/// Needs no device: with the known layout every width has shapes.
 #[test]
 fn known_layouts_have_shapes_for_floats() {
     let capabilities = crate::capabilities::presets::h200();
@@ -127,7 +127,8 @@ fn known_layouts_have_shapes_for_floats() {
     ] {
         for width in [8, 9, 64, 256, 700, 4096] {
             let kind = MatmulShape::operand_for(&capabilities, format, width);
-            let wanted = if width > 8 { OperandKind::Split } else { OperandKind::Plain };
+            let is_split = width > if format == Format::F32 { 64 } else { 8 };
+            let wanted = if is_split { OperandKind::Split } else { OperandKind::Plain };
             assert_eq!(kind, wanted);
             let (matrix, _) = Matrix::at(4096, format, rows, columns).unwrap();
             let segments = [Segment { rows, target: span }];
@@ -141,7 +142,7 @@ fn known_layouts_have_shapes_for_floats() {
             let all = MatmulShape::candidates(&capabilities, &launch);
             assert!(!all.is_empty(), "{rows} x {columns}, {width}");
             for shape in all {
-                assert_eq!(matches!(shape, MatmulShape::Floats(_)), width > 8, "{shape:?}");
+                assert_eq!(matches!(shape, MatmulShape::Floats(_)), is_split, "{shape:?}");
                 assert!(launch.scratch_bytes(&shape) <= 64 << 20, "{shape:?} {width}");
             }
         }
