@@ -9,6 +9,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `device`, `program`, `pages` | the traits: a device, a Plan on it, keys and values as bytes |
+//! | `flights` | steps that were submitted and not waited for |
 //! | `batch` | the rows of a step and their rules |
 //! | [`mod@reference`] | the scalar truth of every operation |
 //! | [`placement`], `parts` | which device runs which layers; a Program made of several |
@@ -25,6 +26,7 @@ mod batch;
 mod device;
 mod device_memory;
 mod error;
+mod flights;
 mod gather;
 mod guest;
 pub mod host;
@@ -46,6 +48,7 @@ pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SOFT, SequenceView, Spa
 pub use device::{Device, LayerChoice, Members, Reader};
 pub use device_memory::{DeviceMemory, MemoryKind};
 pub use error::BackendError;
+pub use flights::{Flights, InFlight};
 pub use gather::{gather, table_row};
 pub use guest::{Give, Guest, Job};
 pub use hosted::Hosted;
@@ -54,8 +57,7 @@ pub use pages::{KvPage, KvPart, PageLayout, Pages};
 pub use partner::{Partner, PartnerWork, Tally};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{
-    Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TopLogit,
-    too_few,
+    Facts, Idle, Memory, Program, Results, SERIES_MAX, Share, TOP, TopLogit, too_few,
 };
 pub use threads::{share, share_copy};
 pub use tower::{SoftRows, TowerProgram};

@@ -8,9 +8,10 @@ use trine_model::{Goal, Input, Plan, Source, cut};
 
 use crate::batch::{Batch, SequenceView};
 use crate::error::BackendError;
+use crate::flights::{Flights, InFlight};
 use crate::pages::{KvPage, KvPart, PageLayout, Pages};
 use crate::placement::terms::Placement;
-use crate::program::{Facts, Flights, Idle, InFlight, Memory, Program, Results, Share, describe};
+use crate::program::{Facts, Idle, Memory, Program, Results, Share, describe};
 
 /// Programs that run a Plan, one after another.
 ///

@@ -1,6 +1,5 @@
 //! A Plan on a device: its facts, and how its steps run.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,6 +11,7 @@ use trine_model::{Goal, Plan, Scratch, WeightPlace, gather};
 use crate::batch::{Batch, ProgramOptions};
 use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::error::BackendError;
+use crate::flights::InFlight;
 use crate::overflow::at_outputs;
 use crate::pages::{PageLayout, Pages};
 use crate::sampling::{self, Draw, Drawn, NoToken};
@@ -40,10 +40,10 @@ pub trait Program: Send {
     /// caller's thread runs the whole step here.
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules or
-    /// [`Facts::depth`] steps are in flight: nothing was started then. [`BackendError::Stopped`]
-    /// as in [`Program::wait`]. Any other error if the device failed, after which the contents of
-    /// all caches are undefined and no step is in flight.
+    /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules or as many steps are
+    /// in flight as [`Facts::depth`] and [`Facts::silent_depth`] allow: nothing was started then.
+    /// [`BackendError::Stopped`] as in [`Program::wait`]. Any other error if the device failed,
+    /// after which the contents of all caches are undefined and no step is in flight.
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError>;
 
     /// Starts a series: a step, then `more` steps of one row for each of the batch's sequences,
@@ -309,6 +309,9 @@ pub struct Facts {
     pub draft_series_max: usize,
     /// The most steps that may be in flight.
     pub depth: usize,
+    /// The most steps that may be in flight if all but the youngest are silent: no output of the
+    /// Plan has rows in them, so that nobody reads their results.
+    pub silent_depth: usize,
     /// What pages of keys and values look like; `None` if they cannot leave the device.
     pub pages: Option<PageLayout>,
 }
@@ -329,6 +332,7 @@ impl Facts {
             series_max: 0,
             draft_series_max: 0,
             depth: 1,
+            silent_depth: 1,
             pages: None,
         }
     }
@@ -403,89 +407,6 @@ impl Facts {
         }
         let what = format!("output {output} is read of a step for goal {goal:?}");
         Err(BackendError::BadBatch { what })
-    }
-}
-
-/// A step that was submitted and has not been waited for. It cannot be copied: a step is waited for
-/// once, and has no results before that.
-#[derive(Debug)]
-#[must_use = "a step in flight has to be waited for"]
-pub struct InFlight {
-    number: u64,
-}
-
-/// The steps of a Program that are in flight, the oldest first, with what the Program keeps for
-/// each.
-#[derive(Debug)]
-pub struct Flights<T> {
-    flying: VecDeque<(u64, T)>,
-    depth: usize,
-    next: u64,
-}
-
-impl<T> Flights<T> {
-    /// Creates a list without steps that has room for `depth`.
-    pub fn new(depth: usize) -> Self {
-        Self { flying: VecDeque::with_capacity(depth), depth, next: 0 }
-    }
-
-    /// Checks that one more step may be submitted.
-    ///
-    /// # Errors
-    /// [`BackendError::BadBatch`] if no more may be in flight.
-    pub fn check_room(&self) -> Result<(), BackendError> {
-        if self.flying.len() < self.depth {
-            return Ok(());
-        }
-        let what = format!("{} steps are in flight; wait for the oldest", self.flying.len());
-        Err(BackendError::BadBatch { what })
-    }
-
-    /// Checks that no step is in flight.
-    ///
-    /// # Errors
-    /// [`BackendError::BadBatch`] if one is.
-    pub fn check_idle(&self) -> Result<(), BackendError> {
-        if self.flying.is_empty() {
-            return Ok(());
-        }
-        let what = "the caches are copied or moved while a step is in flight".to_owned();
-        Err(BackendError::BadBatch { what })
-    }
-
-    /// Adds a step.
-    pub fn begin(&mut self, kept: T) -> InFlight {
-        let number = self.next;
-        self.next += 1;
-        self.flying.push_back((number, kept));
-        InFlight { number }
-    }
-
-    /// Removes the oldest step, which has to be this one, and returns what was kept for it.
-    ///
-    /// # Errors
-    /// [`BackendError::BadBatch`] for any other step.
-    pub fn end(&mut self, step: InFlight) -> Result<T, BackendError> {
-        let InFlight { number } = step;
-        match self.flying.pop_front() {
-            Some((oldest, kept)) if oldest == number => Ok(kept),
-            other => {
-                self.flying.extend(other);
-                self.flying.rotate_right(usize::from(self.flying.len() > 1));
-                let what = "a step that is not the oldest in flight is waited for".to_owned();
-                Err(BackendError::BadBatch { what })
-            }
-        }
-    }
-
-    /// Returns what is kept for the steps in flight, the oldest first.
-    pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut T> + ExactSizeIterator {
-        self.flying.iter_mut().map(|(_, kept)| kept)
-    }
-
-    /// Forgets all steps, after a failure.
-    pub fn clear(&mut self) {
-        self.flying.clear();
     }
 }
 
@@ -661,23 +582,6 @@ mod tests {
             let facts = Facts { gpu, shares, ..facts() };
             assert_eq!(facts.has_layers_on_gpus(), expected, "{:?}", facts.shares);
         }
-    }
-
-    #[test]
-    fn steps_are_waited_for_in_order() {
-        let mut flights = Flights::new(2);
-        let first = flights.begin('a');
-        assert!(flights.check_room().is_ok());
-        assert!(matches!(flights.check_idle(), Err(BackendError::BadBatch { .. })));
-        let second = flights.begin('b');
-        assert!(matches!(flights.check_room(), Err(BackendError::BadBatch { .. })));
-        assert!(matches!(flights.end(second), Err(BackendError::BadBatch { .. })));
-        assert_eq!(flights.iter_mut().map(|kept| *kept).collect::<String>(), "ab");
-        assert!(matches!(flights.end(first), Ok('a')));
-        let third = flights.begin('c');
-        flights.clear();
-        assert!(flights.check_idle().is_ok());
-        assert!(matches!(flights.end(third), Err(BackendError::BadBatch { .. })));
     }
 
     #[test]

@@ -420,7 +420,7 @@ impl Engine {
             .find(|&slot| self.places[slot].running().is_some_and(|sequence| sequence.has_id(id)));
         let ended = match slot {
             Some(slot) if self.scheduler.is_flying(slot) => {
-                // The sequence ends when its step has run.
+                // The sequence ends when its steps have run.
                 let sequence = self.places[slot].running_mut()?;
                 sequence.is_cancelled = true;
                 return Some(sequence.statistics);

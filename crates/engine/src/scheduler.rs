@@ -23,6 +23,8 @@ pub struct Pick {
     pub outputs: usize,
     /// Whether these are rows of a prompt instead of a generated token.
     pub prefill: bool,
+    /// How many rows of its prompt are in earlier steps that have not landed.
+    pub after: usize,
 }
 
 /// The rows of a prompt for which logits are wanted.
@@ -49,6 +51,11 @@ pub trait Cuts {
     /// Returns whether a decoding sequence has to wait.
     fn waits(&self, _slot: usize) -> bool {
         false
+    }
+
+    /// Returns whether a step may run rows of a prompt while those before them are in flight.
+    fn follows(&self, _slot: usize) -> bool {
+        true
     }
 }
 
@@ -108,9 +115,9 @@ pub struct Scheduler {
     goals: Vec<Goal>,
     /// The goal whose rows were left out of the last step, if any.
     passed_over: Option<Goal>,
-    /// By slot: whether rows of it are in a step that was picked and has not
+    /// By slot: how many rows of it were picked for steps that have not
     /// [landed](Scheduler::land).
-    flying: Vec<bool>,
+    flying: Vec<usize>,
     /// Slots in [`Phase::Prefill`], in their order.
     queue: Vec<usize>,
     /// The slot that has the first turn among the decoding ones.
@@ -131,7 +138,7 @@ impl Scheduler {
             phases: vec![Phase::Absent; slots],
             goals: vec![Goal::Main; slots],
             passed_over: None,
-            flying: vec![false; slots],
+            flying: vec![0; slots],
             queue: Vec::with_capacity(slots),
             turn: 0,
             starved: false,
@@ -173,9 +180,8 @@ impl Scheduler {
 
     /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
     /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows`
-    /// rows of prompts (both at least one). Passes over a sequence with rows in another step that
-    /// has not [landed](Scheduler::land), and over what `cuts` makes wait. Returns the
-    /// goal of the step; if sequences of several goals wait, the goals take turns.
+    /// rows of prompts (both at least one). Passes over what `cuts` makes wait. Returns the goal of
+    /// the step; if sequences of several goals wait, the goals take turns.
     pub fn next_step(
         &mut self,
         decodes: usize,
@@ -205,10 +211,11 @@ impl Scheduler {
     fn launch(&mut self, goal: Goal, picks: &[Pick]) {
         let (mut rows, mut outputs) = (0, 0);
         for pick in picks {
-            let is_own = self.goals[pick.slot] == goal && !self.flying[pick.slot];
+            let is_next = self.flying[pick.slot] == pick.after;
+            let is_own = self.goals[pick.slot] == goal && is_next;
             assert!(is_own, "slot {} is picked twice or for another goal", pick.slot);
             assert!(pick.rows > 0 && pick.outputs <= pick.rows, "{pick:?}");
-            self.flying[pick.slot] = true;
+            self.flying[pick.slot] += pick.rows;
             rows += pick.rows;
             outputs += pick.outputs;
         }
@@ -238,11 +245,16 @@ impl Scheduler {
 
     /// Returns whether rows of a slot's prompt may be picked.
     fn can_run(&self, slot: usize, cuts: &dyn Cuts) -> bool {
-        !self.flying[slot] && cuts.least(slot) > 0
+        cuts.least(slot) > 0 && (self.flying[slot] == 0 || cuts.follows(slot))
     }
 
     fn has_decode(&self, cuts: &dyn Cuts) -> bool {
         (0..self.phases.len()).any(|slot| self.can_decode(slot, cuts))
+    }
+
+    /// Returns whether a sequence goes on with its latest token.
+    pub fn has_text(&self) -> bool {
+        self.phases.contains(&Phase::Decode)
     }
 
     fn can_decode(&self, slot: usize, cuts: &dyn Cuts) -> bool {
@@ -325,7 +337,7 @@ impl Scheduler {
             }
             if self.can_decode(slot, cuts) {
                 self.phases[slot] = Phase::Waiting;
-                picks.push(Pick { slot, rows: 1, outputs: 1, prefill: false });
+                picks.push(Pick { slot, rows: 1, outputs: 1, prefill: false, after: 0 });
                 budget.rows -= 1;
                 budget.outputs -= 1;
                 self.turn = (slot + 1) % slots;
@@ -395,7 +407,7 @@ impl Scheduler {
         budget.share -= rows;
         budget.rows -= rows;
         budget.outputs -= outputs;
-        picks.push(Pick { slot, rows, outputs, prefill: true });
+        picks.push(Pick { slot, rows, outputs, prefill: true, after: self.flying[slot] });
         true
     }
 
@@ -405,15 +417,33 @@ impl Scheduler {
         self.queue.retain(|&slot| matches!(phases[slot], Phase::Prefill { .. }));
     }
 
-    /// Notes that the step with a slot's rows has run: the slot can be picked again.
-    pub fn land(&mut self, slot: usize) {
-        assert!(self.flying[slot], "slot {slot} has no rows in a step");
-        self.flying[slot] = false;
+    /// Notes that the step with these rows has run.
+    pub fn land(&mut self, pick: &Pick) {
+        let flying = &mut self.flying[pick.slot];
+        // Guesses came to a text's row after it was picked.
+        let rows = if pick.prefill { pick.rows } else { 1 };
+        assert!(*flying >= rows, "slot {} has {flying} rows in steps", pick.slot);
+        *flying -= rows;
     }
 
     /// Returns whether rows of a slot's sequence are in a step that has not landed.
     pub fn is_flying(&self, slot: usize) -> bool {
+        self.flying[slot] > 0
+    }
+
+    /// Returns how many rows of a slot's sequence are in steps that have not landed, without
+    /// guesses.
+    pub fn rows_in_flight(&self, slot: usize) -> usize {
         self.flying[slot]
+    }
+
+    /// Returns how many rows of a slot's sequence can be picked before one of them has landed.
+    pub fn rows_to_pick(&self, slot: usize) -> usize {
+        match self.phases[slot] {
+            Phase::Absent | Phase::Waiting => 0,
+            Phase::Prefill { left, .. } => left,
+            Phase::Decode => 1,
+        }
     }
 
     /// Lets a sequence whose rows have all been run go on with one more token.
@@ -426,7 +456,7 @@ impl Scheduler {
     /// Removes a sequence in any state.
     pub fn remove(&mut self, slot: usize) {
         self.phases[slot] = Phase::Absent;
-        self.flying[slot] = false;
+        self.flying[slot] = 0;
         self.queue.retain(|&queued| queued != slot);
     }
 
@@ -479,7 +509,7 @@ impl Scheduler {
                     "slot {slot} is {phase:?} and stands {queued} times in the queue"
                 ));
             }
-            if self.flying[slot] && phase != Phase::Absent {
+            if self.flying[slot] > 0 && phase != Phase::Absent {
                 continue;
             }
             if matches!(phase, Phase::Waiting | Phase::Prefill { left: 0, .. }) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::fake::{Fake, options};
 use crate::greedy::greedy;
@@ -97,5 +97,118 @@ fn results_that_cannot_be_read_leave_nothing_in_flight() {
         let id = engine.submit(Request::new(prompt(9), 40)).expect("it is sound");
         assert_eq!(finish(&mut engine, &mut got), 0);
         assert_eq!(got[&id].tokens, greedy(&prompt(9), 40));
+    }
+}
+
+/// A device for steps of 16 rows, two of which may be in flight if the first is silent, and a
+/// prompt of three steps.
+fn silent() -> (Fake, Vec<u32>) {
+    (Fake::new(options(256, 2, 16), &[20]).with_silent_depth(2), prompt(3))
+}
+
+/// The rows of a prompt's next piece are there before the device has ended the one before, on a
+/// device that takes no other step beside one whose results are read.
+#[test]
+fn a_piece_of_a_prompt_is_submitted_before_the_one_before_it_is_waited_for() {
+    let (fake, prompt) = silent();
+    let log = Arc::clone(&fake.log);
+    let mut engine = Engine::from_program(Box::new(fake));
+    let id = engine.submit(Request::new(prompt.clone(), 3)).expect("it is sound");
+    let mut got = HashMap::new();
+    assert_eq!(finish(&mut engine, &mut got), 0);
+    assert_eq!(got[&id].tokens, greedy(&prompt, 3));
+    let expected = [
+        ("submit", 0),
+        ("submit", 16),
+        ("wait", 0),
+        ("submit", 32),
+        ("wait", 16),
+        ("wait", 32),
+        ("submit", 40),
+        ("wait", 40),
+        ("submit", 41),
+        ("wait", 41),
+    ];
+    assert_eq!(*log.lock().expect("it is sound"), expected);
+}
+
+/// What waits may begin like the prompt, and has to find its rings as they are.
+#[test]
+fn no_piece_follows_another_while_requests_wait() {
+    let (fake, prompt) = silent();
+    let log = Arc::clone(&fake.log);
+    let mut engine = Engine::with_running(Box::new(fake), 1);
+    for tokens in [prompt.clone(), prompt] {
+        engine.submit(Request::new(tokens, 1)).expect("it is sound");
+    }
+    assert_eq!(finish(&mut engine, &mut HashMap::new()), 0);
+    let log = log.lock().expect("it is sound");
+    assert_eq!(log[..4], [("submit", 0), ("wait", 0), ("submit", 16), ("wait", 16)]);
+}
+
+#[test]
+fn a_request_that_ends_in_flight_gets_no_more_rows() {
+    for by_deadline in [false, true] {
+        let (fake, prompt) = silent();
+        let log = Arc::clone(&fake.log);
+        let mut engine = Engine::from_program(Box::new(fake));
+        let mut request = Request::new(prompt.clone(), 3);
+        if by_deadline {
+            request.deadline = Some(Instant::now() + Duration::from_millis(300));
+        }
+        let id = engine.submit(request).expect("it is sound");
+        engine.step().expect("the first piece runs");
+        if by_deadline {
+            std::thread::sleep(Duration::from_millis(310));
+        } else {
+            engine.cancel(id).expect("it runs");
+        }
+        let mut got = HashMap::new();
+        assert_eq!(finish(&mut engine, &mut got), 0);
+        let end = got[&id].end.expect("it has ended").0;
+        assert_eq!(end, if by_deadline { Finish::Deadline } else { Finish::Cancelled });
+        let expected = [("submit", 0), ("submit", 16), ("wait", 0), ("wait", 16)];
+        assert_eq!(*log.lock().expect("it is sound"), expected);
+        // What has run is there for the next one.
+        let id = engine.submit(Request::new(prompt.clone(), 3)).expect("it is sound");
+        finish(&mut engine, &mut got);
+        assert_eq!(got[&id].tokens, greedy(&prompt, 3));
+        assert_eq!(engine.status().reused_tokens, 32);
+    }
+}
+
+#[test]
+fn a_piece_that_fails_takes_the_one_behind_it_along() {
+    // As it is submitted, alone or behind another one; the last piece of the prompt.
+    for fails_at in 1..=3 {
+        let (mut fake, prompt) = silent();
+        fake.fails_at = vec![fails_at];
+        let mut engine = Engine::from_program(Box::new(fake));
+        let id = engine.submit(Request::new(prompt.clone(), 3)).expect("it is sound");
+        let mut got = HashMap::new();
+        assert_eq!(finish(&mut engine, &mut got), 1, "run {fails_at}");
+        assert_eq!(got[&id].tokens, greedy(&prompt, 3), "it was tried again");
+    }
+}
+
+/// The device has overwritten what rings held in the places of all rows in flight.
+#[test]
+fn pieces_that_are_stopped_leave_what_was_there_before() {
+    let (mut fake, prompt) = silent();
+    fake.endless_at = 3;
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut engine = Engine::from_program(Box::new(fake));
+    engine.stop_on(Arc::clone(&stop));
+    let id = engine.submit(Request::new(prompt.clone(), 3)).expect("it is sound");
+    let mut got = HashMap::new();
+    engine.step().expect("the first piece runs");
+    stop.store(true, Ordering::Relaxed);
+    assert_eq!(finish(&mut engine, &mut got), 0);
+    assert_eq!(got[&id].end.expect("it has ended").0, Finish::Cancelled);
+    stop.store(false, Ordering::Relaxed);
+    for prompt in [prompt.clone(), prompt[..20].to_vec()] {
+        let id = engine.submit(Request::new(prompt.clone(), 3)).expect("it is sound");
+        finish(&mut engine, &mut got);
+        assert_eq!(got[&id].tokens, greedy(&prompt, 3));
     }
 }

@@ -200,7 +200,8 @@ impl Simulation {
         options.width.outputs = 6;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let fake = Fake::new(options, &WINDOWS).with_states().with_pictures().with_depth(depth);
-        let mut fake = fake.with_mixed_rows(mixed);
+        // A piece of a prompt may have another one behind it.
+        let mut fake = fake.with_mixed_rows(mixed).with_silent_depth(depth + 1);
         let (overlapped, runs) = (Arc::clone(&fake.overlapped), Arc::clone(&fake.runs));
         let wide = Arc::clone(&fake.wide);
         let mut next = 0;

@@ -15,12 +15,13 @@ use crate::aside::LoadAside;
 use crate::batch::{Batch, ProgramOptions};
 use crate::device::Device;
 use crate::error::BackendError;
+use crate::flights::{Flights, InFlight};
 use crate::gather::gather;
 use crate::guest::Job;
 use crate::hosted::Hosted;
 use crate::overflow::{Noted, What};
 use crate::pages::{KvPage, PageLayout, Pages};
-use crate::program::{Facts, Flights, InFlight, Memory, Program, Results};
+use crate::program::{Facts, Memory, Program, Results};
 
 mod expert_ops;
 

@@ -304,10 +304,10 @@ impl Engine {
             events.push(sequence.finished(Finish::Deadline));
         }
         for slot in 0..self.places.len() {
-            // A sequence in flight is checked when its step has run.
-            if !self.scheduler.is_flying(slot)
-                && self.places[slot].running().is_some_and(&mut is_late)
-            {
+            let Some(sequence) = self.places[slot].running_mut() else { continue };
+            sequence.is_overdue = is_late(sequence);
+            // One in flight ends when its steps have run.
+            if sequence.is_overdue && !self.scheduler.is_flying(slot) {
                 let sequence = self.end(slot, true);
                 self.learn(&sequence);
                 events.push(sequence.finished(Finish::Deadline));
@@ -323,7 +323,7 @@ impl Engine {
     pub(super) fn reserve(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let mut at = 0;
         while let Some(&pick) = self.picks.get(at) {
-            let end = self.kv.length(pick.slot) + pick.rows;
+            let end = self.kv.length(pick.slot) + pick.after + pick.rows;
             let reserved = self.kv.reserve(pick.slot, end);
             self.spill_lost()?;
             if reserved.is_ok() {
@@ -361,7 +361,7 @@ impl Engine {
         for slot in 0..self.places.len() {
             let pick = self.picks.iter().find(|pick| pick.slot == slot);
             if self.kv.is_running(slot) && (pick.is_some() || !self.scheduler.is_flying(slot)) {
-                let rows = pick.map_or(0, |pick| pick.rows);
+                let rows = pick.map_or(0, |pick| pick.after + pick.rows);
                 self.kv.give_back(slot, self.kv.length(slot) + rows);
             }
         }
@@ -438,7 +438,9 @@ impl Engine {
     pub(super) fn withdraw(&mut self, events: &mut Vec<Event>) {
         let in_flight = self.cut_short();
         for pick in self.picks.iter().chain(&in_flight) {
-            self.kv.overwrite(pick.slot, pick.rows);
+            // A prompt may have rows in several steps.
+            let rows = pick.rows.max(self.scheduler.rows_in_flight(pick.slot));
+            self.kv.overwrite(pick.slot, rows);
         }
         for slot in 0..self.places.len() {
             if self.places[slot].running().is_some() {

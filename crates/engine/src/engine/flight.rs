@@ -19,6 +19,13 @@ pub(super) struct Flight {
     pub(super) times: Times,
 }
 
+impl Flight {
+    /// Returns whether nobody reads results of it.
+    pub(super) fn is_silent(&self) -> bool {
+        self.goal == Goal::Main && self.picks.iter().all(|pick| pick.outputs == 0)
+    }
+}
+
 /// What is known of a step's time before it has landed.
 pub(super) struct Times {
     /// When it was submitted.

@@ -41,7 +41,8 @@ impl Engine {
             let sequence = running(&mut self.places, pick);
             let guessed = sequence.guesses().len();
             let known = context + pick.rows - guessed;
-            let outcome = sequence.outcome_of(known);
+            let is_last = self.scheduler.rows_in_flight(pick.slot) <= pick.rows;
+            let outcome = sequence.outcome_of(known, is_last);
             let is_late = outcome == StepOutcome::Late;
             let kept = pick.rows - guessed - usize::from(is_late);
             self.kv.advance(pick.slot, kept);
@@ -89,9 +90,10 @@ impl Engine {
             }
             events.extend(sequence.progress(length));
             let is_whole = length == sequence.tokens.len();
+            let is_last = self.scheduler.rows_in_flight(pick.slot) <= pick.rows;
             let embedded = (is_whole && !sequence.is_cancelled).then(|| sequence.embedding(events));
             let outcome = match embedded {
-                _ if sequence.is_cancelled => StepOutcome::Ended(Finish::Cancelled),
+                _ if sequence.is_cancelled && is_last => StepOutcome::Ended(Finish::Cancelled),
                 None => StepOutcome::Unfinished,
                 Some(None) => StepOutcome::Filled,
                 Some(Some(finish)) => StepOutcome::Ended(finish),

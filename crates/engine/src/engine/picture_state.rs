@@ -61,6 +61,8 @@ pub(super) struct Borders<'a> {
     pub(super) kv: &'a KvBooks,
     /// Columns of the rows of pictures.
     pub(super) columns: usize,
+    /// Whether prompts may go on while rows of theirs are in flight.
+    pub(super) follow: bool,
 }
 
 impl Borders<'_> {
@@ -90,6 +92,13 @@ impl Cuts for Borders<'_> {
         self.places[slot].running().is_some_and(|sequence| sequence.is_held)
     }
 
+    /// What waits may begin like a prompt, and go on where the next rows overwrite its rings. And
+    /// where pictures may be cut depends on what has landed.
+    fn follows(&self, slot: usize) -> bool {
+        let has_pictures = |sequence: &Sequence| !sequence.spans.is_empty();
+        self.follow && !self.places[slot].running().is_some_and(has_pictures)
+    }
+
     fn most(&self, slot: usize, rows: usize) -> usize {
         let Some((sequence, done)) = self.with_pictures(slot) else { return rows };
         let end = sequence.spans.cut(done + rows);
@@ -99,6 +108,9 @@ impl Cuts for Borders<'_> {
     }
 
     fn least(&self, slot: usize) -> usize {
+        if self.places[slot].running().is_some_and(Sequence::is_ending) {
+            return 0;
+        }
         match self.next_unit(slot) {
             Some((sequence, unit)) if self.is_ready(sequence, unit.clone()) => unit.len(),
             Some(_) => 0,

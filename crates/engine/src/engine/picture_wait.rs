@@ -66,7 +66,7 @@ impl Engine {
     /// a new one would take the slot, and the cache, of the one set aside.
     pub(super) fn in_wait(&self) -> impl Iterator<Item = (Rank, usize)> {
         let columns = self.picture_wait.columns;
-        let borders = Borders { places: &self.places, kv: &self.kv, columns };
+        let borders = Borders { places: &self.places, kv: &self.kv, columns, follow: false };
         let waits = move |slot: usize| {
             let is_free = self.scheduler.is_prefilling(slot) && !self.scheduler.is_flying(slot);
             let has_come_to = |(sequence, unit)| self.waits_within(sequence, unit);

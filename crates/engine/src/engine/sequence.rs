@@ -88,8 +88,12 @@ pub(super) struct Sequence {
     next_logprob: usize,
     /// Whether it was queued again because the device failed.
     is_second_try: bool,
-    /// Whether it ends as cancelled when its step in flight has run.
+    /// Whether it ends as cancelled when its steps in flight have run.
     pub(super) is_cancelled: bool,
+    /// Whether its deadline passed while rows of it were in flight.
+    pub(super) is_overdue: bool,
+    /// When the last step with rows of it ended.
+    pub(super) landed: Duration,
     /// Tokens that may follow the known ones: rows of the step that was picked last.
     guesses: Vec<u32>,
     /// The source of the guesses.
@@ -101,6 +105,11 @@ impl Sequence {
     /// Returns whether it is this request and was not cancelled.
     pub(super) fn has_id(&self, id: SequenceId) -> bool {
         self.id == id && !self.is_cancelled
+    }
+
+    /// Returns whether it gets no more rows, and ends when those in flight have run.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_cancelled || self.is_overdue
     }
 
     /// Creates a sequence for a checked request that can generate at most `most` tokens.
@@ -144,6 +153,8 @@ impl Sequence {
             // The first token has no log-probability.
             next_logprob: 1,
             is_cancelled: false,
+            is_overdue: false,
+            landed: Duration::ZERO,
             is_second_try: false,
             guesses: Vec::new(),
             guess_origin: DraftOrigin::default(),
@@ -205,9 +216,11 @@ impl Sequence {
     }
 
     /// Returns the outcome of a step after which `known` of its tokens have been run, before any
-    /// was sampled.
-    pub(super) fn outcome_of(&self, known: usize) -> StepOutcome {
-        if self.is_cancelled {
+    /// was sampled. `is_last` says that it has no rows in later steps.
+    pub(super) fn outcome_of(&self, known: usize, is_last: bool) -> StepOutcome {
+        if !is_last {
+            StepOutcome::Unfinished
+        } else if self.is_cancelled {
             StepOutcome::Ended(Finish::Cancelled)
         } else if self.is_late {
             StepOutcome::Late

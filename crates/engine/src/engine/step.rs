@@ -1,8 +1,9 @@
 //! Runs steps on the device: submits them, and applies what they gave their sequences.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use trine_backend::{BLOCK, SequenceView};
+use trine_backend::{BLOCK, Facts, SequenceView};
 use trine_model::Goal;
 
 use super::Engine;
@@ -11,6 +12,7 @@ use super::flight::{Flight, Landed, StepOutcome, Times};
 use super::picture_state::Borders;
 use super::place::SlotState;
 use super::sequence::Sequence;
+use crate::drafts::GUESSES_MAX;
 use crate::error::EngineError;
 use crate::events::{Event, Finish, Update};
 use crate::scheduler::Pick;
@@ -22,18 +24,20 @@ impl Engine {
     /// # Errors
     /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn submit_steps(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let depth = self.program.facts().depth;
-        // A draft of the same Program needs the hidden states of the last step.
-        let overlaps = depth > 1 && !self.takes_states() && self.may_overlap()?;
+        let Facts { depth, silent_depth, .. } = *self.program.facts();
+        let most = depth.max(silent_depth);
+        // A draft of the same Program needs the device, and hidden states of a text's last step.
+        let is_apart = !self.takes_states() || !self.scheduler.has_text();
+        let overlaps = most > 1 && is_apart && self.may_overlap(most)?;
         // Each step takes only a part of the sequences, so that some are left for the next one.
         let decodes =
             if overlaps { self.scheduler.sequences().div_ceil(depth) } else { usize::MAX };
-        while self.flights.is_empty() || (overlaps && self.flights.len() < depth) {
+        while self.flights.is_empty() || (overlaps && self.flights.len() < self.most_flights()) {
             self.ask_constraints();
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
-            let cuts =
-                Borders { places: &self.places, kv: &self.kv, columns: self.picture_wait.columns };
+            let (columns, follow) = (self.picture_wait.columns, self.queue.is_empty());
+            let cuts = Borders { places: &self.places, kv: &self.kv, columns, follow };
             let goal = self.scheduler.next_step(decodes, prompt_rows, &cuts, &mut self.picks);
             let drafting = self.draft()?;
             if let Some(oldest) = self.flights.front_mut() {
@@ -53,7 +57,7 @@ impl Engine {
                 self.begin_constraints();
             }
             let (kv, picks) = (&self.kv, &self.picks);
-            let is_safe = picks.iter().all(|pick| kv.can_write(pick.slot, pick.rows));
+            let is_safe = picks.iter().all(|pick| kv.can_write(pick.slot, pick.after + pick.rows));
             assert!(is_safe, "a step would write into blocks that were not reserved for it");
             let view =
                 |pick: &Pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) };
@@ -67,6 +71,12 @@ impl Engine {
             self.flights.push_back(Flight { step, picks, goal, times });
         }
         Ok(())
+    }
+
+    /// Returns how many steps may be in flight with the next one.
+    fn most_flights(&self) -> usize {
+        let Facts { depth, silent_depth, .. } = *self.program.facts();
+        if self.flights.iter().all(Flight::is_silent) { depth.max(silent_depth) } else { depth }
     }
 
     /// Lets the constraints of the picked sequences find out which tokens may come after the step.
@@ -86,24 +96,22 @@ impl Engine {
         running.for_each(|sequence| sequence.ask_constraint(waker));
     }
 
-    /// Returns whether steps may be submitted while others are in flight. They may not if a
-    /// sequence might have to give way, pages might have to be read, or a branch is to be kept,
-    /// because these change the caches.
+    /// Returns whether up to `most` steps may be in flight together. They may not if a sequence
+    /// might have to give way, pages might have to be read, or a branch is to be kept, because
+    /// these change the caches.
     ///
-    /// With a store of prefixes the steps need free blocks, because taking one of an ended sequence
-    /// reads its pages. If there are too few, the oldest ended sequences go to the store while
+    /// With a store of prefixes their rows need free blocks: taking one of an ended sequence reads
+    /// its pages. If there are too few, the oldest ended sequences go to the store while
     /// nothing is in flight.
     ///
     /// # Errors
     /// Returns [`EngineError::Backend`] if the device fails to export pages.
-    fn may_overlap(&mut self) -> Result<bool, EngineError> {
-        let sequences = self.scheduler.sequences();
-        if sequences < 2 {
-            // A sequence has rows in one step at a time.
+    fn may_overlap(&mut self, most: usize) -> Result<bool, EngineError> {
+        if self.scheduler.sequences() < 2 && self.scheduler.prompts() == 0 {
+            // A text has a row in one step at a time.
             return Ok(false);
         }
-        let width = self.program.facts().options.width.tokens;
-        let needed = self.program.facts().depth * (width.div_ceil(BLOCK) + sequences);
+        let needed = self.blocks_of_steps(most);
         let available = self.kv.total_blocks() - self.kv.running_blocks();
         let has_branch = |slot: usize| {
             let sequence = self.places[slot].running();
@@ -124,6 +132,20 @@ impl Engine {
         Ok(true)
     }
 
+    /// Returns the most blocks that running sequences may take for `count` more steps.
+    fn blocks_of_steps(&self, count: usize) -> usize {
+        let most = count * self.program.facts().options.width.tokens;
+        let guesses = if self.drafting.is_some() { GUESSES_MAX } else { 0 };
+        let needed = |slot: usize| {
+            let guesses = if self.scheduler.is_prefilling(slot) { 0 } else { guesses };
+            let picked = self.scheduler.rows_to_pick(slot).min(most) + guesses;
+            let rows = self.scheduler.rows_in_flight(slot) + picked;
+            let end = self.kv.length(slot) + rows;
+            end.div_ceil(BLOCK).saturating_sub(self.kv.blocks(slot).len())
+        };
+        (0..self.places.len()).filter(|&slot| self.kv.is_running(slot)).map(needed).sum()
+    }
+
     /// Waits for the oldest step in flight and applies its results.
     ///
     /// # Errors
@@ -137,19 +159,18 @@ impl Engine {
         } else {
             self.wait_and_pool(step, events)?;
         }
-        self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
+        self.picks.iter().for_each(|pick| self.scheduler.land(pick));
         if let Some(beginning) = times.beginning {
             self.note_shared(beginning, events);
         }
         let now = (self.clock)();
         let Times { since, drafting, overlapped, .. } = times;
-        let waited = drafting + now.saturating_sub(since).as_secs_f64();
         // A step that overlaps with the one before keeps the device busy from the end of that one.
         // Drafts that were made meanwhile count for the steps that they were made for.
         let since = since.max(std::mem::replace(&mut self.landed, now));
         let busy = (now.saturating_sub(since).as_secs_f64() - overlapped).max(0.0);
         self.status.busy_seconds += busy + drafting;
-        self.note_times(waited, busy, goal);
+        self.note_times((times.since, now), drafting, busy, goal);
         self.settle(goal, events)
     }
 
@@ -192,13 +213,13 @@ impl Engine {
         let (places, kv) = (&self.places, &self.kv);
         let precision = |pick: &Pick| {
             let sequence = places[pick.slot].running().expect("a picked slot has a sequence");
-            sequence.precision(kv.length(pick.slot))
+            sequence.precision(kv.length(pick.slot) + pick.after)
         };
         // The sort is stable: within each precision the picks stay in the order of rank.
         self.picks.sort_by_key(precision);
         self.rows.clear();
         for (index, pick) in self.picks.iter().enumerate() {
-            let first = self.kv.length(pick.slot);
+            let first = self.kv.length(pick.slot) + pick.after;
             let place = &self.places[pick.slot];
             let guesses = place.running().map_or(&[][..], Sequence::guesses);
             let known = &place.tokens()[first..first + pick.rows - guesses.len()];
@@ -232,17 +253,26 @@ impl Engine {
         }
     }
 
-    /// Notes the times of a step in seconds: how long its sequences `waited` for it, guesses
-    /// included, and how long it kept the device `busy`.
-    fn note_times(&mut self, waited: f64, busy: f64, goal: Goal) {
+    /// Notes the times of a step: when it was submitted and has landed, and the seconds in which it
+    /// was guessed for before and in which it kept the device `busy`. A sequence has waited for it
+    /// from its submission, or from the end of its step before, on.
+    fn note_times(
+        &mut self,
+        (since, landed): (Duration, Duration),
+        drafting: f64,
+        busy: f64,
+        goal: Goal,
+    ) {
         let (mut decodes, mut decode_rows, mut prompt_rows) = (0, 0, 0);
         let has_outputs = self.picks.iter().any(|pick| pick.outputs > 0);
         let mut bytes = self.traffic.weights(goal, has_outputs);
-        for (pick, landed) in self.picks.iter().zip(&self.landings) {
-            bytes += self.traffic.cache(pick.rows, landed.context);
+        for (pick, landing) in self.picks.iter().zip(&self.landings) {
+            bytes += self.traffic.cache(pick.rows, landing.context);
             let sequence = running(&mut self.places, pick);
+            let since = since.max(std::mem::replace(&mut sequence.landed, landed));
+            let waited = drafting + landed.saturating_sub(since).as_secs_f64();
             if pick.prefill {
-                let range = landed.context..landed.context + pick.rows;
+                let range = landing.context..landing.context + pick.rows;
                 let pictures = sequence.pictures_in(range);
                 let seconds: f64 = pictures.iter().map(|own| own.handle.seconds()).sum();
                 let count = pictures.len();
@@ -258,7 +288,7 @@ impl Engine {
                 decodes += 1;
                 decode_rows += pick.rows;
                 statistics.decode_steps += 1;
-                statistics.decode_tokens += landed.sampled;
+                statistics.decode_tokens += landing.sampled;
                 statistics.decode_seconds += waited;
             }
         }
@@ -308,11 +338,16 @@ impl Engine {
                     self.learn(&sequence);
                     events.push(sequence.finished(finish));
                 }
-                StepOutcome::Unfinished if self.scheduler.is_waiting(slot) => self.go_on(slot)?,
+                StepOutcome::Unfinished if self.has_run(slot) => self.go_on(slot)?,
                 StepOutcome::Unfinished => {}
             }
         }
         Ok(())
+    }
+
+    /// Returns whether all rows that a sequence was given have run.
+    fn has_run(&self, slot: usize) -> bool {
+        self.scheduler.is_waiting(slot) && !self.scheduler.is_flying(slot)
     }
 
     /// Continues a sequence whose rows have been run up to a border of its prompt.

@@ -5,7 +5,7 @@ use super::*;
 /// Picks a step, which lands at once.
 fn next(scheduler: &mut Scheduler, prompt_rows: usize, picks: &mut Vec<Pick>) {
     scheduler.next_step(usize::MAX, prompt_rows, &Anywhere, picks);
-    picks.iter().for_each(|pick| scheduler.land(pick.slot));
+    picks.iter().for_each(|pick| scheduler.land(pick));
 }
 
 fn step(scheduler: &mut Scheduler) -> Vec<Pick> {
@@ -19,11 +19,11 @@ fn step(scheduler: &mut Scheduler) -> Vec<Pick> {
 }
 
 fn prompt(slot: usize, rows: usize, output: bool) -> Pick {
-    Pick { slot, rows, outputs: usize::from(output), prefill: true }
+    Pick { slot, rows, outputs: usize::from(output), prefill: true, after: 0 }
 }
 
 fn decode(slot: usize) -> Pick {
-    Pick { slot, rows: 1, outputs: 1, prefill: false }
+    Pick { slot, rows: 1, outputs: 1, prefill: false, after: 0 }
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_prompt_whose_logits_are_all_wanted_takes_what_outputs_are_left() {
     let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 3 });
     scheduler.admit(0, 4, Wanted::All, Goal::Main, usize::MAX);
     scheduler.admit(1, 5, Wanted::Last, Goal::Main, usize::MAX);
-    let all = |rows: usize| Pick { slot: 0, rows, outputs: rows, prefill: true };
+    let all = |rows: usize| Pick { slot: 0, rows, outputs: rows, prefill: true, after: 0 };
     let mut picks = Vec::new();
     next(&mut scheduler, usize::MAX, &mut picks);
     assert_eq!(picks, [all(3), prompt(1, 4, false)], "the other's last row waits for an output");
@@ -97,11 +97,11 @@ fn a_prompt_whose_logits_are_all_wanted_takes_what_outputs_are_left() {
 }
 
 #[test]
-fn sequences_in_flight_are_passed_over() {
+fn prompts_go_on_in_flight_and_texts_do_not() {
     let mut scheduler = Scheduler::new(4, Width { tokens: 8, outputs: 4 });
     (0..3).for_each(|slot| scheduler.admit(slot, 1, Wanted::Last, Goal::Main, usize::MAX));
     step(&mut scheduler);
-    scheduler.admit(3, 12, Wanted::Last, Goal::Main, usize::MAX);
+    scheduler.admit(3, 17, Wanted::Last, Goal::Main, usize::MAX);
     let next = |scheduler: &mut Scheduler| {
         let mut picks = Vec::new();
         scheduler.next_step(2, 5, &Anywhere, &mut picks);
@@ -110,12 +110,17 @@ fn sequences_in_flight_are_passed_over() {
     };
     assert_eq!(next(&mut scheduler), [decode(0), decode(1), prompt(3, 5, false)]);
     assert!(scheduler.is_flying(3) && !scheduler.is_flying(2));
-    assert_eq!(next(&mut scheduler), [decode(2)]);
-    assert_eq!(next(&mut scheduler), []);
-    scheduler.land(3);
-    scheduler.land(0);
+    let after = |after: usize, pick: Pick| Pick { after, ..pick };
+    assert_eq!(next(&mut scheduler), [decode(2), after(5, prompt(3, 5, false))]);
+    assert_eq!(scheduler.rows_in_flight(3), 10);
+    scheduler.land(&prompt(3, 5, false));
+    scheduler.land(&decode(0));
     scheduler.resume(0);
-    assert_eq!(next(&mut scheduler), [decode(0), prompt(3, 5, false)]);
+    assert_eq!(next(&mut scheduler), [decode(0), after(5, prompt(3, 5, false))]);
+    assert_eq!(next(&mut scheduler), [after(10, prompt(3, 2, true))], "its last rows");
+    assert_eq!(next(&mut scheduler), []);
+    (0..2).for_each(|_| scheduler.land(&prompt(3, 5, false)));
+    assert!(scheduler.is_flying(3) && scheduler.is_waiting(3));
     scheduler.remove(1);
     assert!(!scheduler.is_flying(1));
 }
@@ -133,7 +138,7 @@ impl WithPicture {
         let mut picks = Vec::new();
         scheduler.next_step(usize::MAX, prompt_rows, self, &mut picks);
         for pick in &picks {
-            scheduler.land(pick.slot);
+            scheduler.land(pick);
             self.done += if pick.slot == 1 { pick.rows } else { 0 };
             if pick.outputs > 0 {
                 scheduler.resume(pick.slot);
@@ -191,12 +196,12 @@ fn a_picture_without_room_is_first_in_the_next_step() {
     let mut picks = Vec::new();
     scheduler.next_step(usize::MAX, 4, &cuts, &mut picks);
     assert_eq!(picks, [decode(0), prompt(2, 4, false)], "others have its share");
-    scheduler.land(0);
-    scheduler.land(2);
+    scheduler.land(&decode(0));
+    scheduler.land(&prompt(2, 4, false));
     scheduler.resume(0);
     scheduler.next_step(usize::MAX, 4, &cuts, &mut picks);
     assert_eq!(picks, [prompt(1, 8, true)]);
-    scheduler.land(1);
+    scheduler.land(&prompt(1, 8, true));
     scheduler.resume(1);
     let cuts = WithPicture { done: 8, ..cuts };
     scheduler.next_step(usize::MAX, 4, &cuts, &mut picks);
@@ -241,7 +246,7 @@ fn a_wide_picture_does_not_wait_until_other_prompts_end() {
         scheduler.next_step(usize::MAX, usize::MAX, &cuts, &mut picks);
         assert_eq!(picks, [expected]);
         for pick in &picks {
-            scheduler.land(pick.slot);
+            scheduler.land(pick);
         }
     }
 }
@@ -259,7 +264,7 @@ fn goals_take_turns() {
         let mut picks = Vec::new();
         let goal = scheduler.next_step(usize::MAX, 5, &Anywhere, &mut picks);
         for pick in &picks {
-            scheduler.land(pick.slot);
+            scheduler.land(pick);
             if pick.outputs > 0 {
                 scheduler.resume(pick.slot);
             } else if scheduler.is_waiting(pick.slot) {

@@ -2,8 +2,8 @@
 //! written where, in blocks and rings like a real one's caches, and fails a test in which a row
 //! would see anything else than its own sequence's tokens, each at its position.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use trine_backend::sampling::{self, Draw, Drawn, NoToken};
@@ -91,6 +91,8 @@ const CELL_BYTES: usize = 32;
 #[derive(Default)]
 struct Given {
     goal: Goal,
+    /// The position of its first row.
+    first: u32,
     logits: Vec<f32>,
     /// What a guess takes; empty without a draft.
     states: Vec<f32>,
@@ -128,6 +130,9 @@ pub(crate) struct Fake {
     pub(crate) poison: Option<u32>,
     /// Runs that began while another was in flight.
     pub(crate) overlapped: Arc<AtomicUsize>,
+    /// The first position of each step that was submitted, and of each that was waited for, in
+    /// their order.
+    pub(crate) log: Arc<Mutex<Vec<(&'static str, u32)>>>,
     /// Positions that rows which are not bulk saw as bulk rows wrote them.
     pub(crate) coarse: Arc<AtomicUsize>,
     /// How long a run takes beyond its own work.
@@ -182,6 +187,7 @@ impl Fake {
             endless_at: 0,
             poison: None,
             overlapped: Arc::default(),
+            log: Arc::default(),
             coarse: Arc::default(),
             pause: Duration::ZERO,
             idle: Box::new(|| Ok(Idle::Done)),
@@ -195,6 +201,12 @@ impl Fake {
     pub(crate) fn with_depth(mut self, depth: usize) -> Self {
         self.facts.depth = depth;
         self.flights = Flights::new(depth);
+        self
+    }
+
+    /// The same, with up to `depth` steps in flight where all but the youngest are silent.
+    pub(crate) fn with_silent_depth(mut self, depth: usize) -> Self {
+        self.facts.silent_depth = depth;
         self
     }
 
@@ -302,7 +314,7 @@ impl Fake {
         let is_wide = batch.tokens.len() > self.facts.mixed_rows;
         assert!(!is_wide || is_unit, "rows of several sequences");
         self.wide.fetch_add(is_wide.into(), Ordering::Relaxed);
-        self.flights.check_room()?;
+        self.flights.check_room_behind(self.facts.silent_depth, |given| given.logits.is_empty())?;
         let overlaps = usize::from(self.flights.check_idle().is_err());
         self.overlapped.fetch_add(overlaps, Ordering::Relaxed);
         let run = 1 + self.runs.fetch_add(1, Ordering::Relaxed);
@@ -441,7 +453,9 @@ impl Program for Fake {
     }
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
-        let given = self.compute(batch)?;
+        let first = batch.positions[0];
+        let given = Given { first, ..self.compute(batch)? };
+        self.log.lock().expect("no test panics with it").push(("submit", first));
         Ok(self.flights.begin(given))
     }
 
@@ -479,6 +493,7 @@ impl Program for Fake {
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
         self.given = self.flights.end(step)?;
+        self.log.lock().expect("no test panics with it").push(("wait", self.given.first));
         self.waits += 1;
         Ok(self)
     }
