@@ -47,9 +47,9 @@ use crate::device::VulkanDevice;
 use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
-use bound::{Binding, Bound, Failure, Pass, ShownPasses};
+use bound::{Binding, Bound, Failure, Pass, ShownPasses, Track};
 use loans::least_lent;
-use passes::{least, most_mixed, pass_keys};
+use passes::{is_two_sided, least, most_mixed, pass_keys};
 use series::{Series, advance, runs_series};
 use top_memory::finds_top;
 
@@ -87,16 +87,34 @@ pub(crate) struct VulkanProgram {
 /// What is remembered of a step.
 #[derive(Debug, Clone, Copy)]
 struct Step {
-    /// Index of its pass; the last one's of a series.
-    pass: usize,
+    /// Its pass, the last one's of a series, and its side.
+    track: Track,
     /// Index of the pass that would run without a partner.
     alone: usize,
     goal: Goal,
     /// Rows of each kind; the last step's of a series.
     rows: Width,
     series: Option<Series>,
-    /// Whether it already ran, with timestamps, when it was submitted.
-    is_timed: bool,
+    /// Whether none of the Plan's outputs has rows in it.
+    is_silent: bool,
+    progress: StepState,
+}
+
+impl Step {
+    fn is_stopped(&self) -> bool {
+        self.progress == StepState::Ended(Ended::Stopped)
+    }
+}
+
+/// How far a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StepState {
+    /// It is written, and the step before it has submissions to make.
+    Written,
+    /// The device has it.
+    Begun,
+    /// It has ended. It ran with timestamps, or its end was waited for because of the next one.
+    Ended(Ended),
 }
 
 impl VulkanProgram {
@@ -131,12 +149,13 @@ impl VulkanProgram {
             flights: Flights::new(1),
             overflow: None,
             done: Step {
-                pass: 0,
+                track: Track::default(),
                 alone: 0,
                 goal: Goal::Main,
                 rows: Width { tokens: 0, outputs: 0 },
                 series: None,
-                is_timed: false,
+                is_silent: false,
+                progress: StepState::Begun,
             },
             fetched: Vec::new(),
             top: Vec::with_capacity(ROOM),
@@ -144,6 +163,12 @@ impl VulkanProgram {
         };
         if program.facts.series_max.max(program.facts.draft_series_max) > 0 {
             program.chosen.reserve(options.width.outputs * (1 + SERIES_MAX));
+        }
+        let Facts { plan, options, is_invariant, .. } = &program.facts;
+        let is_followed = |key| is_two_sided(plan, &key);
+        let is_alone = program.lent.is_none() && aside.is_none();
+        if is_alone && pass_keys(plan, options, *is_invariant).into_iter().any(is_followed) {
+            program.facts.silent_depth = 2;
         }
         program.bound = Some(program.bind()?);
         if let Some((load, memory)) = aside {
@@ -199,26 +224,67 @@ impl VulkanProgram {
 
     /// Begins a checked step. A step with a profile runs to its end here.
     fn begin(&mut self, batch: &Batch<'_>) -> Result<Step, GpuError> {
-        let Facts { plan, options, .. } = &self.facts;
-        let binding = Binding { model: &self.model, plan, lent: self.lent.as_ref(), options };
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
         bound.background.note_step();
         let alone = pass_of(&bound.passes, batch, None);
-        let mut pass = alone;
         let is_timed = self.profile.is_some() && !bound.has_guest(alone);
+        let before = self.before(alone, is_timed)?;
+        let Facts { plan, options, .. } = &self.facts;
+        let binding = Binding { model: &self.model, plan, lent: self.lent.as_ref(), options };
+        let bound = self.bound.as_mut().expect("it was set up if it was not there");
+        let mut youngest = self.flights.iter_mut();
+        let is_stopped = youngest.next_back().is_some_and(|step| step.is_stopped());
+        let side = before.map_or(0, |before| 1 - before.side);
+        let mut track = Track { pass: alone, side };
+        let mut progress = StepState::Begun;
         match &mut self.profile {
+            _ if is_stopped => progress = StepState::Ended(Ended::Stopped),
             // The times are the device's own: a partner takes no part.
-            Some(profile) if is_timed => bound.run_timed(&binding, batch, pass, profile)?,
+            Some(profile) if is_timed => {
+                bound.run_timed(&binding, batch, alone, profile)?;
+                progress = StepState::Ended(Ended::Whole);
+            }
             _ => {
                 if self.guest.as_ref().is_some_and(Hosted::is_open) {
                     let keys = bound.passes.iter().map(|pass| Some((pass.key, pass.exact?)));
-                    pass = least_lent(keys, batch).unwrap_or(alone);
+                    track.pass = least_lent(keys, batch).unwrap_or(alone);
                 }
-                bound.begin(batch, pass, self.stop.as_deref())?;
+                bound.write(batch, track);
+                if before.is_none_or(|before| bound.is_submitted(before)) {
+                    bound.begin(track, self.stop.as_deref())?;
+                } else {
+                    progress = StepState::Written;
+                }
             }
         }
         let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
-        Ok(Step { pass, alone, goal: batch.goal, rows, series: None, is_timed })
+        let mut outputs = plan.outputs_for(batch.goal);
+        let is_silent = outputs.all(|index| rows.of(plan.output(index).rows) == 0);
+        Ok(Step { track, alone, goal: batch.goal, rows, series: None, is_silent, progress })
+    }
+
+    /// Returns where the step runs that one in the pass `next` may follow; `None` if no step runs
+    /// any more. One that it cannot follow is waited for here.
+    fn before(&mut self, next: usize, is_timed: bool) -> Result<Option<Track>, GpuError> {
+        let Some(&mut step) = self.flights.iter_mut().next_back() else { return Ok(None) };
+        if matches!(step.progress, StepState::Ended(_)) {
+            return Ok(None);
+        }
+        let bound = self.bound.as_ref().expect("a step is in flight on it");
+        let before = &bound.passes[step.track.pass];
+        // One that has chains may have to be run again.
+        let suits = before.is_two_sided() && !before.has_chains();
+        if suits && bound.passes[next].is_two_sided() && !is_timed {
+            return Ok(Some(step.track));
+        }
+        let ended = self.finish(step).map_err(|failure| match failure {
+            Failure::Gpu(error) => error,
+            Failure::Guest(_) => unreachable!("a step beside a guest has none behind it"),
+        })?;
+        if let Some(step) = self.flights.iter_mut().next_back() {
+            step.progress = StepState::Ended(ended.0);
+        }
+        Ok(None)
     }
 
     /// Begins a checked series, as [`VulkanProgram::begin`] begins a step. The device runs it
@@ -238,21 +304,25 @@ impl VulkanProgram {
             None => bound.begin_series(batch, series, self.stop.as_deref())?,
         }
         let tokens = if more > 0 { sequences } else { batch.tokens.len() };
+        let is_timed = self.profile.is_some();
         Ok(Step {
-            pass: series.last(),
+            track: Track { pass: series.last(), side: 0 },
             alone: series.last(),
             goal,
             rows: Width { tokens, outputs: sequences },
             series: Some(series),
-            is_timed: self.profile.is_some(),
+            is_silent: false,
+            progress: if is_timed { StepState::Ended(Ended::Whole) } else { StepState::Begun },
         })
     }
 
-    /// Ends the step in flight, and returns the index of the pass that computed it.
+    /// Ends the oldest step in flight, and returns the index of the pass that computed it. The step
+    /// behind it is begun before, or stopped if it is.
     fn finish(&mut self, step: Step) -> Result<(Ended, usize), Failure> {
-        let Step { pass, alone, series, is_timed, .. } = step;
-        if is_timed {
-            return Ok((Ended::Whole, pass));
+        let Step { track, alone, series, progress, .. } = step;
+        let pass = track.pass;
+        if let StepState::Ended(ended) = progress {
+            return Ok((ended, pass));
         }
         let Facts { plan, options, .. } = &self.facts;
         let binding = Binding { model: &self.model, plan, lent: self.lent.as_ref(), options };
@@ -266,7 +336,26 @@ impl VulkanProgram {
                 let profile = self.profile.as_deref_mut().filter(|_| pass == alone);
                 bound.finish_with(&binding, [pass, alone], guest, profile, stop)
             }
-            None => Ok((bound.finish(&binding, pass, stop)?, pass)),
+            None => {
+                let mut behind = self.flights.iter_mut().find(|behind| behind.track != track);
+                if let Some(behind) = &mut behind
+                    && behind.progress == StepState::Written
+                {
+                    bound.submit_all(track, stop)?;
+                    if bound.is_submitted(track) {
+                        bound.begin(behind.track, stop)?;
+                        behind.progress = StepState::Begun;
+                    }
+                }
+                let ended = bound.finish(&binding, track, stop)?;
+                if let Some(behind) = behind {
+                    bound.count_from_now(behind.track);
+                    if ended == Ended::Stopped {
+                        behind.progress = StepState::Ended(Ended::Stopped);
+                    }
+                }
+                Ok((ended, pass))
+            }
         }
     }
 }
@@ -308,7 +397,7 @@ impl Program for VulkanProgram {
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         let Facts { plan, options, .. } = &self.facts;
         batch.check(options, plan, self.ids)?;
-        self.flights.check_room()?;
+        self.flights.check_room_behind(self.facts.silent_depth, |step| step.is_silent)?;
         self.set_up()?;
         let step = self.begin(batch).map_err(|error| self.failed(error))?;
         Ok(self.flights.begin(step))
@@ -338,7 +427,7 @@ impl Program for VulkanProgram {
         let vocabulary = self.facts.plan.output(0).columns;
         let may_begin = step.series.is_none() && self.check_draws(step, 0, draws).is_ok();
         if let Some(bound) = self.bound.as_mut().filter(|_| may_begin) {
-            let begun = bound.begin_draws((step.pass, 0), vocabulary, draws);
+            let begun = bound.begin_draws((step.track, 0), vocabulary, draws);
             begun.map_err(|error| self.failed(error))?;
         }
         let ended = self.end(step);
@@ -435,7 +524,7 @@ impl Results for VulkanProgram {
         };
         // Neighbours are one copy.
         let mut missing: Vec<Range<usize>> = Vec::new();
-        for part in parts.iter().filter(|part| !is_there(part)) {
+        for part in parts.iter().filter(|part| !part.is_empty() && !is_there(part)) {
             match missing.last_mut().filter(|last| last.end == part.start) {
                 Some(last) => last.end = part.end,
                 None => missing.push(part.clone()),
@@ -445,7 +534,7 @@ impl Results for VulkanProgram {
             return Ok(());
         }
         let bound = self.bound.as_ref().expect("the step has run on it");
-        let fetched = bound.fetch(self.done.pass, index, &missing);
+        let fetched = bound.fetch(self.done.track, index, &missing);
         fetched.map_err(|error| self.failed(error))?;
         self.fetched.extend(missing.into_iter().map(|part| (index, part)));
         Ok(())
@@ -475,7 +564,7 @@ impl Results for VulkanProgram {
     ) -> Result<(), BackendError> {
         self.check_draws(self.done, index, draws)?;
         let bound = self.bound.as_mut().expect("the step has run on it");
-        let has_drawn = bound.draw((self.done.pass, index), vocabulary, draws, drawn);
+        let has_drawn = bound.draw((self.done.track, index), vocabulary, draws, drawn);
         if has_drawn.map_err(|error| self.failed(error))? {
             return Ok(());
         }
@@ -535,8 +624,10 @@ impl VulkanProgram {
             return Err(BackendError::Stopped);
         }
         self.model.checkpoint().check_intact()?;
-        self.note_overflow();
-        self.done = Step { pass, ..step };
+        if self.flights.check_idle().is_ok() {
+            self.note_overflow();
+        }
+        self.done = Step { track: Track { pass, ..step.track }, ..step };
         self.fetched.clear();
         Ok(())
     }
@@ -548,7 +639,7 @@ impl VulkanProgram {
         beyond.map_or(Ok(()), |draw| Err(too_few(draw.row + 1)))
     }
 
-    /// Keeps what norms noted in a step that has ended: the next one may begin before anybody asks.
+    /// Keeps what norms noted in steps that have ended: the next one may begin before anybody asks.
     fn note_overflow(&mut self) {
         let Some(bound) = &self.bound else { return };
         let plan = &self.facts.plan;

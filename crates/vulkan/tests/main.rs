@@ -6,6 +6,7 @@ mod aside;
 mod catalogue;
 mod drafts;
 mod failures;
+mod flights;
 mod goldens;
 mod hidden_states;
 mod invariance;

@@ -4,10 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use rayon::prelude::*;
-use trine_backend::{BLOCK, BackendError, Batch, Hosted, Memory, ProgramOptions};
+use trine_backend::{BLOCK, BackendError, Memory, ProgramOptions};
 use trine_model::{BufferId, Goal, Input, Model, Plan, Rows, Source};
 
 use super::ahead;
@@ -16,9 +15,9 @@ use super::emit::{Emitted, Emitter};
 use super::frame::{Frame, FrameLayout, tile_rows};
 use super::graph::{Home, ValueId};
 use super::inputs::Inputs;
-use super::loans::{GuestTable, Loan, Loans, StepRows, loan_bytes, loans, meetings};
+use super::loans::{Loan, Loans, loan_bytes, loans, meetings};
 use super::lowered::{Lowered, Plans};
-use super::passes::PassKey;
+use super::passes::{PassKey, is_two_sided};
 use super::refusals;
 use super::ropes::Ropes;
 use super::sampler::Sampler;
@@ -30,14 +29,14 @@ use crate::chain::{self, ChainMemory, Chains, Order};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::matmul::MatmulLaunch;
-use crate::raw::commands::{Ended, Recording};
+use crate::raw::commands::Recording;
 use crate::raw::copies::Copy;
-use crate::raw::gpu::{self, Gpu};
-use crate::raw::meeting::Absent;
+use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Arena, Buffer, MemoryUse};
 use crate::raw::transfer::Transfer;
 use crate::weights::{Progress, Weights};
 
+mod runs;
 mod shown;
 
 /// What is bound to a device.
@@ -72,9 +71,8 @@ pub(super) struct Bound {
     split_scratch: Buffer,
     /// Counters of attention's parts, also 0 between launches.
     counters: Buffer,
-    pub(super) frame: Frame,
-    /// Written by the host.
-    pub(super) inputs: Inputs,
+    /// What the host writes for a step. The second one is there if any pass is two-sided.
+    pub(super) sides: Vec<Side>,
     /// The rows of each of the Plan's outputs, for the host.
     pub(super) outputs: Vec<Buffer>,
     pub(super) top: TopMemory,
@@ -91,6 +89,19 @@ pub(super) struct Bound {
     pub(super) background: Background,
 }
 
+/// Memory that the host writes for a step, while a step with another side may run.
+pub(super) struct Side {
+    pub(super) frame: Frame,
+    pub(super) inputs: Inputs,
+}
+
+/// Where a step runs: the index of its pass, and of its side.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Track {
+    pub(super) pass: usize,
+    pub(super) side: usize,
+}
+
 /// The recordings for a width.
 pub(super) struct Pass {
     pub(super) key: PassKey,
@@ -99,16 +110,22 @@ pub(super) struct Pass {
     pub(super) exact: Option<usize>,
     /// What a guest computes in it.
     loans: Vec<Loan>,
-    recording: Recording,
-    /// What each of the recording's submissions is predicted to take; empty beside a guest.
+    /// For each side.
+    pub(super) sides: Vec<Recorded>,
+    /// What each of a recording's submissions is predicted to take; empty beside a guest.
     seconds: Vec<f64>,
-    /// State of the recording's chains, if it has any.
-    pub(super) chains: Option<Chains>,
-    /// Fetches each of the Plan's outputs that is not copied by every step: the logits.
-    pub(super) fetch: Vec<Option<Copy>>,
     /// The recording with timestamps, made when profiling needs it, and the Plan's step of each
     /// dispatch.
     timed: Option<(Recording, Vec<usize>)>,
+}
+
+/// A pass as it is recorded with the memory of a side.
+pub(super) struct Recorded {
+    recording: Recording,
+    /// State of its chains, if it has any.
+    chains: Option<Chains>,
+    /// Fetches each of the Plan's outputs that is not copied by every step: the logits.
+    pub(super) fetch: Vec<Option<Copy>>,
 }
 
 /// What a step can end with.
@@ -165,18 +182,24 @@ impl Binding<'_> {
     ) -> Result<Bound, GpuError> {
         let scratch_bytes =
             graphs.iter().map(|lowered| lowered.placement.scratch.bytes).max().unwrap_or(0);
-        let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
+        let sides = graphs.iter().map(|lowered| self.count_sides(lowered.key)).max().unwrap_or(1);
+        let sizes = (scratch_bytes as u64, sides);
+        let mut bound = self.allocate(gpu, weights, selection, sizes)?;
         bound.order = chain::probe(gpu)?;
         let shown = ShownPasses { binding: self, bound: &bound, graphs: Some(graphs) };
         let shapes = tuner.settle(gpu, &shown)?;
         bound.selection = bound.selection.tuned(shapes);
         let alone = graphs.iter().filter(|lowered| lowered.exact.is_none());
-        let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
+        let of_pass = |lowered: &Lowered| {
+            self.count_sides(lowered.key) as u64
+                * ChainMemory::most_bytes(lowered.graph.nodes.len())
+        };
+        let expected = alone.map(of_pass);
         let has_chains = bound.order != Order::Barriers;
         let memory = has_chains.then(|| ChainMemory::new(gpu, expected.sum())).transpose()?;
         let transfer = Transfer::new(gpu);
         let record = |lowered| {
-            let memory = memory.as_ref().filter(|_| self.suits_chains(lowered));
+            let memory = memory.as_ref();
             self.record(&bound, lowered, memory.map(|memory| (memory, &transfer)))
         };
         // The first error in their order counts.
@@ -190,21 +213,48 @@ impl Binding<'_> {
 
     /// Returns whether a pass has chains where a device has them. Where the host takes part, little
     /// follows without a barrier. A picture's patches would be kept for a second run, which takes
-    /// longer than its barriers.
+    /// longer than its barriers. A step that another one follows could not be run again if its
+    /// chain broke: the other one has overwritten what it reads of rings.
     fn suits_chains(&self, lowered: &Lowered) -> bool {
         let meets = !loans(self.plans().of(lowered.exact), &lowered.graph).is_empty();
-        !meets && !self.plan.is_of_picture()
+        let is_followed = self.count_sides(lowered.key) > 1 && lowered.key.width.outputs == 0;
+        !meets && !is_followed && !self.plan.is_of_picture()
     }
 
-    /// Records a pass, with chains if there is memory for them.
+    /// Returns for how many sides a pass is recorded.
+    fn count_sides(&self, key: PassKey) -> usize {
+        1 + usize::from(self.lent.is_none() && is_two_sided(self.plan, &key))
+    }
+
+    /// Records a pass for each of its sides, with chains if there is memory for them and they suit
+    /// it.
     fn record(
         &self,
         bound: &Bound,
         lowered: &Lowered,
         chains: Option<(&ChainMemory, &Transfer)>,
     ) -> Result<Pass, GpuError> {
+        let chains = chains.filter(|_| self.suits_chains(lowered));
+        let sides = (0..self.count_sides(lowered.key))
+            .map(|side| self.record_side(bound, (lowered, side), chains));
+        let (recorded, mut seconds): (Vec<_>, Vec<_>) =
+            sides.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let Lowered { key, exact, .. } = *lowered;
+        let loans = loans(self.plans().of(exact), &lowered.graph);
+        let seconds = seconds.pop().unwrap_or_default();
+        Ok(Pass { key, exact, loans, sides: recorded, seconds, timed: None })
+    }
+
+    /// Records a pass with the memory of a side, and returns what each submission is predicted to
+    /// take.
+    fn record_side(
+        &self,
+        bound: &Bound,
+        (lowered, side): (&Lowered, usize),
+        chains: Option<(&ChainMemory, &Transfer)>,
+    ) -> Result<(Recorded, Vec<f64>), GpuError> {
         let gpu = &bound.gpu;
-        let mut draft = self.draft(bound, lowered)?;
+        let mut draft = self.draft(bound, lowered, side)?;
         let chains = match chains {
             Some((memory, transfer)) => {
                 let fresh = bound.fresh(lowered);
@@ -225,9 +275,7 @@ impl Binding<'_> {
         let Draft { dispatches, copies, .. } = &draft;
         let recording = Recording::prepared(gpu, &before, dispatches, copies, &cuts)?;
         let recording = recording.with_meetings(meetings);
-        let fetch = draft.fetch;
-        let loans = loans(self.plans().of(exact), &lowered.graph);
-        Ok(Pass { key, exact, loans, recording, seconds, chains, fetch, timed: None })
+        Ok((Recorded { recording, chains, fetch: draft.fetch }, seconds))
     }
 
     fn allocate(
@@ -235,13 +283,12 @@ impl Binding<'_> {
         gpu: &Arc<Gpu>,
         weights: Weights,
         selection: Selection,
-        scratch_bytes: u64,
+        (scratch_bytes, sides): (u64, usize),
     ) -> Result<Bound, GpuError> {
         let width = self.options.width;
         let caches = self.caches(gpu)?;
-        let layout = FrameLayout::new(self.options);
-        let frame = gpu.allocate(layout.bytes as u64, MemoryUse::Upload, "the step's frame")?;
-        let inputs = Inputs::allocate(gpu, self.plan, &weights, width)?;
+        let side = |_| self.side(gpu, &weights);
+        let sides = (0..sides).map(side).collect::<Result<Vec<_>, _>>()?;
         let output = |id: &BufferId| {
             let buffer = self.plan.buffer(*id);
             let bytes = 4 * width.of(buffer.rows).max(1) * buffer.columns;
@@ -264,9 +311,9 @@ impl Binding<'_> {
             weights: weights.bytes,
             mapped: weights.mapped,
             caches: caches.iter().map(Buffer::bytes).sum(),
-            scratch: [&scratch, &split_scratch, &counters, &frame]
+            scratch: [&scratch, &split_scratch, &counters]
                 .into_iter()
-                .chain(inputs.buffers())
+                .chain(sides.iter().flat_map(Side::buffers))
                 .chain(&outputs)
                 .chain(top.buffers())
                 .chain(sampler.iter().flat_map(Sampler::buffers))
@@ -274,12 +321,11 @@ impl Binding<'_> {
                 .chain(loans.iter().map(Loans::bytes))
                 .sum(),
         };
-        let frame = Frame::new(layout, frame, tile_rows(self.plan));
         let bound = Bound {
             gpu: gpu.clone(),
             ropes: Ropes::load(gpu, self.plan)?,
-            series: SeriesRuns::new(gpu, self.plan, self.options, &frame, &top)?,
-            frame,
+            series: SeriesRuns::new(gpu, self.plan, self.options, &sides[0].frame, &top)?,
+            sides,
             weights,
             caches,
             selection,
@@ -287,7 +333,6 @@ impl Binding<'_> {
             order: Order::Barriers,
             split_scratch,
             counters,
-            inputs,
             outputs,
             top,
             sampler,
@@ -298,6 +343,14 @@ impl Binding<'_> {
         };
         bound.clear_counters()?;
         Ok(bound)
+    }
+
+    fn side(&self, gpu: &Arc<Gpu>, weights: &Weights) -> Result<Side, GpuError> {
+        let layout = FrameLayout::new(self.options);
+        let frame = gpu.allocate(layout.bytes as u64, MemoryUse::Upload, "the step's frame")?;
+        let frame = Frame::new(layout, frame, tile_rows(self.plan));
+        let inputs = Inputs::allocate(gpu, self.plan, weights, self.options.width)?;
+        Ok(Side { frame, inputs })
     }
 
     fn caches(&self, gpu: &Arc<Gpu>) -> Result<Vec<Buffer>, GpuError> {
@@ -314,7 +367,8 @@ impl Binding<'_> {
         Ok(caches.into_values().collect())
     }
 
-    fn emitter<'b>(&'b self, bound: &'b Bound, lowered: &'b Lowered) -> Emitter<'b> {
+    fn emitter<'b>(&'b self, bound: &'b Bound, lowered: &'b Lowered, side: usize) -> Emitter<'b> {
+        let Side { frame, inputs } = &bound.sides[side];
         let Lowered { exact, graph, placement, .. } = lowered;
         Emitter {
             compiler: &bound.gpu,
@@ -324,11 +378,11 @@ impl Binding<'_> {
             caches: bound.caches.iter().map(Buffer::span).collect(),
             ropes: &bound.ropes,
             selection: &bound.selection,
-            frame: bound.frame.addresses(),
+            frame: frame.addresses(),
             graph,
             scratch: &placement.scratch,
             base: bound.scratch.address(),
-            inputs: bound.inputs.buffers().map(Buffer::address).collect(),
+            inputs: inputs.buffers().map(Buffer::address).collect(),
             split_scratch: bound.split_scratch.span(),
             counters: bound.counters.span(),
             loans: bound.loans.as_ref().map(Loans::addresses),
@@ -336,12 +390,14 @@ impl Binding<'_> {
         }
     }
 
-    fn draft(&self, bound: &Bound, lowered: &Lowered) -> Result<Draft, GpuError> {
-        let emitter = self.emitter(bound, lowered);
+    fn draft(&self, bound: &Bound, lowered: &Lowered, side: usize) -> Result<Draft, GpuError> {
+        let inputs = &bound.sides[side].inputs;
+        let emitter = self.emitter(bound, lowered, side);
         let Emitted { dispatches, own } = emitter.emit()?;
         let mut draft = Draft { dispatches, copies: Vec::new(), fetch: Vec::new(), own };
         for (index, value) in lowered.graph.outputs.iter().enumerate() {
-            let mut copy = value.map(|value| self.output_copy(bound, &emitter, index, value));
+            let output_copy = |value| self.output_copy((bound, inputs), &emitter, index, value);
+            let mut copy = value.map(output_copy);
             let is_state = self
                 .plan
                 .goals()
@@ -354,8 +410,8 @@ impl Binding<'_> {
             }
             if let Some((value, input)) = value.zip(self.next_input(index)) {
                 // The next guess of a series takes them where the host writes those of the first.
-                let copy = self.output_copy(bound, &emitter, index, value);
-                let to = bound.inputs.buffer(input).part(0, copy.bytes);
+                let copy = output_copy(value);
+                let to = inputs.buffer(input).part(0, copy.bytes);
                 draft.copies.push(Copy { to, ..copy });
             }
             draft.fetch.push(copy);
@@ -381,7 +437,7 @@ impl Binding<'_> {
     /// Returns the copy of the rows of an output of the Plan, held by this value, to the host.
     fn output_copy(
         &self,
-        bound: &Bound,
+        (bound, inputs): (&Bound, &Inputs),
         emitter: &Emitter<'_>,
         index: usize,
         value: ValueId,
@@ -391,7 +447,7 @@ impl Binding<'_> {
         let bytes = 4 * (emitter.graph.width.of(buffer.rows) * buffer.columns) as u64;
         // Rows that are changed in place stay where the host wrote them.
         let memory = match emitter.graph.home(value).1 {
-            Home::Host(input) => bound.inputs.buffer(input),
+            Home::Host(input) => inputs.buffer(input),
             _ => &bound.scratch,
         };
         let from = memory.part(address - memory.address(), bytes);
@@ -445,26 +501,10 @@ impl Drop for Bound {
     fn drop(&mut self) {
         // A step that nobody will wait for may be in flight. It uses the memory that is about to be
         // freed.
-        self.passes.iter_mut().for_each(|pass| pass.recording.cancel());
+        let recorded = self.passes.iter_mut().flat_map(|pass| &mut pass.sides);
+        recorded.for_each(|recorded| recorded.recording.cancel());
         self.series.iter_mut().for_each(SeriesRuns::cancel);
         self.sampler.iter_mut().for_each(Sampler::cancel);
-    }
-}
-
-impl Pass {
-    /// Begins to run the recording, unless `stop` is raised.
-    fn begin(&mut self, stop: Option<&AtomicBool>) -> Result<(), GpuError> {
-        self.recording.begin(stop, "a step")
-    }
-
-    /// Ends the run, or stops it once `stop` is raised.
-    fn finish(&mut self, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
-        self.recording.finish(stop, &mut Absent, "a step")
-    }
-
-    /// Returns the recording, and the seconds that its submissions are predicted to take.
-    pub(super) fn predicted(&self) -> (&Recording, &[f64]) {
-        (&self.recording, &self.seconds)
     }
 }
 
@@ -493,108 +533,6 @@ impl Bound {
         }
     }
 
-    /// Begins to run a pass for a checked batch, until `stop` is raised.
-    pub(super) fn begin(
-        &mut self,
-        batch: &Batch<'_>,
-        pass: usize,
-        stop: Option<&AtomicBool>,
-    ) -> Result<(), GpuError> {
-        self.frame.write(batch, (0, 0));
-        let chains = &self.passes[pass].chains;
-        // A run changes its inputs, and one whose chain or partner fails is run again.
-        self.inputs.write(batch, chains.is_some() || self.passes[pass].exact.is_some());
-        self.loans.iter_mut().for_each(|loans| loans.rows = StepRows::of(batch));
-        if let Some(chains) = chains
-            && self.gpu.injected_at(gpu::FailurePoint::Chain).is_some()
-        {
-            chains.stall(&self.gpu)?;
-        }
-        self.passes[pass].begin(stop)
-    }
-
-    /// Ends the run of a pass that was begun.
-    pub(super) fn finish(
-        &mut self,
-        binding: &Binding<'_>,
-        pass: usize,
-        stop: Option<&AtomicBool>,
-    ) -> Result<Ended, GpuError> {
-        let ended = self.passes[pass].finish(stop)?;
-        if !self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed) {
-            return Ok(ended);
-        }
-        self.unchain(binding)?;
-        if ended == Ended::Stopped {
-            return Ok(ended);
-        }
-        self.inputs.write_again();
-        self.passes[pass].begin(stop)?;
-        self.passes[pass].finish(stop)
-    }
-
-    /// Returns whether a guest has a part in a pass.
-    pub(super) fn has_guest(&self, pass: usize) -> bool {
-        !self.passes[pass].loans.is_empty()
-    }
-
-    /// Ends the run of a pass beside a guest that was begun, and returns which pass has computed
-    /// the step. If the guest does not compute its part, that is the pass `alone` of the device,
-    /// which does the whole step again; if it is the same, the guest's error is the outcome.
-    pub(super) fn finish_with(
-        &mut self,
-        binding: &Binding<'_>,
-        [pass, alone]: [usize; 2],
-        guest: &Hosted,
-        profile: Option<&mut [f64]>,
-        stop: Option<&AtomicBool>,
-    ) -> Result<(Ended, usize), Failure> {
-        let loans = self.loans.as_ref().expect("there is memory for what is handed over");
-        let Pass { recording, loans: of_pass, .. } = &mut self.passes[pass];
-        let mut table = GuestTable { loans, of_pass, guest, profile, failure: None };
-        let ended = recording.finish(stop, &mut table, "a step")?;
-        if ended != Ended::Abandoned {
-            return Ok((ended, pass));
-        }
-        if let Some(error) = table.failure.filter(|_| pass == alone) {
-            return Err(Failure::Guest(error));
-        }
-        self.inputs.write_again();
-        self.passes[alone].begin(stop)?;
-        Ok((self.finish(binding, alone, stop)?, alone))
-    }
-
-    /// Runs a pass for a checked batch to its end, and adds the seconds of each of the Plan's steps
-    /// to a profile.
-    pub(super) fn run_timed(
-        &mut self,
-        binding: &Binding<'_>,
-        batch: &Batch<'_>,
-        pass: usize,
-        profile: &mut [f64],
-    ) -> Result<(), GpuError> {
-        self.frame.write(batch, (0, 0));
-        self.inputs.write(batch, false);
-        self.run_written(binding, pass, profile)
-    }
-
-    /// Runs a pass whose batch is written, as [`Bound::run_timed`] does.
-    pub(super) fn run_written(
-        &mut self,
-        binding: &Binding<'_>,
-        pass: usize,
-        profile: &mut [f64],
-    ) -> Result<(), GpuError> {
-        self.record_timed(binding, pass)?;
-        if let Some((recording, steps)) = &mut self.passes[pass].timed {
-            recording.run("a timed step")?;
-            for (seconds, &step) in recording.times()?.iter().zip(&*steps) {
-                profile[step] += seconds;
-            }
-        }
-        Ok(())
-    }
-
     /// Records all passes that have chains again, without them.
     pub(super) fn unchain(&mut self, binding: &Binding<'_>) -> Result<(), GpuError> {
         let device = self.gpu.capabilities().name.as_str();
@@ -608,7 +546,7 @@ impl Bound {
         // not 0.
         self.clear_counters()?;
         for index in 0..self.passes.len() {
-            if self.passes[index].chains.is_some() {
+            if self.passes[index].has_chains() {
                 let Pass { key, exact, .. } = self.passes[index];
                 let lowered = binding.plans().lower(key, exact, &self.selection)?;
                 self.passes[index] = binding.record(self, &lowered, None)?;
@@ -624,7 +562,7 @@ impl Bound {
         }
         let key = self.passes[pass].key;
         let lowered = binding.plans().lower(key, None, &self.selection)?;
-        let mut draft = binding.draft(self, &lowered)?;
+        let mut draft = binding.draft(self, &lowered, 0)?;
         self.mark(&lowered, &mut draft);
         let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;
         let steps = draft.dispatches.iter().map(|dispatch| dispatch.step).collect();
@@ -655,11 +593,12 @@ impl Bound {
     /// Copies parts of an output of the pass that ran last to the host, unless every step does.
     pub(super) fn fetch(
         &self,
-        pass: usize,
+        Track { pass, side }: Track,
         index: usize,
         parts: &[Range<usize>],
     ) -> Result<(), GpuError> {
-        let Some(Copy { from, to, .. }) = &self.passes[pass].fetch[index] else { return Ok(()) };
+        let fetch = &self.passes[pass].sides[side].fetch;
+        let Some(Copy { from, to, .. }) = &fetch[index] else { return Ok(()) };
         let copies = parts.iter().map(|part| {
             let [start, bytes] = [part.start, part.len()].map(|values| 4 * values as u64);
             Copy { from: from.part(start, bytes), to: to.part(start, bytes), bytes }

@@ -11,7 +11,7 @@ use super::frame::FrameLayout;
 use super::graph::{Graph, allocated};
 use super::loans::{lent_keys, loan_bytes};
 use super::lower::lower_lent;
-use super::passes::{Attended, PassKey};
+use super::passes::{Attended, PassKey, is_two_sided};
 use super::sampler::sampler_bytes;
 use super::selection::Selection;
 use super::top_memory::top_bytes;
@@ -75,9 +75,14 @@ fn scratch(
         .map(|graph| graph.place(capabilities).scratch.bytes as u64)
         .max()
         .unwrap_or(0);
+    let two_sided = match lent {
+        None => keys.iter().filter(|key| is_two_sided(plan, key)).count(),
+        Some(_) => 0,
+    };
+    let sides = if two_sided > 0 { 2 } else { 1 };
     let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);
     let chains = match chain::suits(capabilities.kind) {
-        true => ChainMemory::most_bytes(launches) * keys.len() as u64,
+        true => ChainMemory::most_bytes(launches) * (keys.len() + two_sided) as u64,
         false => 0,
     };
     let loans = loan_bytes(lent.unwrap_or(plan), widest);
@@ -85,11 +90,12 @@ fn scratch(
         let buffer = plan.buffer(id);
         4 * (allocated(widest.of(buffer.rows)) * buffer.columns) as u64
     };
-    let inputs = plan.inputs.iter().map(|input| input.buffer);
-    let host = inputs.chain(plan.outputs.iter().copied()).map(rows_bytes);
+    let inputs = plan.inputs.iter().map(|input| rows_bytes(input.buffer));
     let frame = FrameLayout::new(options).bytes as u64;
-    let parts =
-        host.chain([passes, selection.split_bytes(), frame, chains]).chain(top_bytes(outputs));
+    let side: Vec<u64> = inputs.chain([frame]).collect();
+    let outputs_bytes = plan.outputs.iter().copied().map(rows_bytes);
+    let parts = std::iter::repeat_n(side, sides).flatten().chain(outputs_bytes);
+    let parts = parts.chain([passes, selection.split_bytes(), chains]).chain(top_bytes(outputs));
     let others = sampler_bytes(plan, outputs).into_iter().chain(loans.into_iter().flatten());
     let parts = parts.chain(others.filter(|bytes| *bytes > 0));
     parts.map(|bytes| blocks_bytes(bytes, &[bytes])).sum()

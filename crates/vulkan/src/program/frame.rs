@@ -124,6 +124,10 @@ impl Frame {
         Self { layout, buffer, image, tile, parts: Default::default() }
     }
 
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
     pub(super) fn addresses(&self) -> StepAddresses {
         self.layout.addresses(self.buffer.address())
     }

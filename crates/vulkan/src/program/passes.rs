@@ -1,6 +1,7 @@
 //! The passes that a Program records: widths, and how attention goes through the rows.
 
-use trine_backend::ProgramOptions;
+use trine_backend::{BULK_ROWS, ProgramOptions};
+use trine_model::away::aways;
 use trine_model::{Goal, Plan, Rows, Width, Workload};
 
 /// Widths that passes are recorded for. A step takes the smallest that is large enough.
@@ -37,6 +38,16 @@ impl PassKey {
         let context = options.context.saturating_sub(tokens);
         Workload { sequences, tokens, context, outputs, kv: options.kv }
     }
+}
+
+/// Returns whether a pass of a Plan is recorded twice, each time for other memory of the host's:
+/// then a step in it can be written while another one runs. Those for pieces of prompts are, and
+/// for the end of one. Where a guest takes part the host has no time for that.
+pub(super) fn is_two_sided(plan: &Plan, key: &PassKey) -> bool {
+    let Width { tokens, outputs } = key.width;
+    let is_of_prompt = key.goal == Goal::Main && key.attended == Attended::Tiles;
+    let is_wide = tokens > BULK_ROWS && outputs <= 1;
+    is_of_prompt && is_wide && !plan.is_of_picture() && aways(plan).is_empty()
 }
 
 /// How attention goes through the rows.

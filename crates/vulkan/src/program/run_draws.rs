@@ -2,7 +2,7 @@
 
 use trine_backend::sampling::{Draw, Drawn, NoToken};
 
-use super::bound::Bound;
+use super::bound::{Bound, Track};
 use super::sampler::Sampler;
 use crate::error::GpuError;
 
@@ -11,12 +11,12 @@ impl Bound {
     /// whether it has: otherwise the host has to.
     pub(super) fn draw(
         &mut self,
-        (pass, index): (usize, usize),
+        (track, index): (Track, usize),
         vocabulary: usize,
         draws: &[Draw],
         drawn: &mut Vec<Result<Drawn, NoToken>>,
     ) -> Result<bool, GpuError> {
-        let Some((sampler, logits)) = self.sampler_of((pass, index), vocabulary)? else {
+        let Some((sampler, logits)) = self.sampler_of((track, index), vocabulary)? else {
             return Ok(false);
         };
         sampler.draw(logits, draws, drawn)?;
@@ -27,15 +27,15 @@ impl Bound {
     /// [`Bound::end_draws`] has to follow.
     pub(super) fn begin_draws(
         &mut self,
-        (pass, index): (usize, usize),
+        (track, index): (Track, usize),
         vocabulary: usize,
         draws: &[Draw],
     ) -> Result<(), GpuError> {
         // What the host has to submit yet would come after the draws.
-        if draws.is_empty() || !self.passes[pass].predicted().0.is_submitted() {
+        if draws.is_empty() || !self.is_submitted(track) {
             return Ok(());
         }
-        match self.sampler_of((pass, index), vocabulary)? {
+        match self.sampler_of((track, index), vocabulary)? {
             Some((sampler, logits)) => sampler.begin(logits, draws),
             None => Ok(()),
         }
@@ -55,10 +55,10 @@ impl Bound {
     /// host has to draw.
     fn sampler_of(
         &mut self,
-        (pass, index): (usize, usize),
+        (Track { pass, side }, index): (Track, usize),
         vocabulary: usize,
     ) -> Result<Option<(&mut Sampler, u64)>, GpuError> {
-        let fetch = self.passes[pass].fetch[index].as_ref();
+        let fetch = self.passes[pass].sides[side].fetch[index].as_ref();
         let logits =
             fetch.map_or_else(|| self.outputs[index].address(), |copy| copy.from.address());
         let sampler = self.sampler.as_mut().filter(|own| own.vocabulary() == vocabulary);

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use trine_backend::Batch;
 
-use super::bound::{Binding, Bound};
+use super::bound::{Binding, Bound, Side};
 use super::series::Series;
 use super::top_memory::TopMemory;
 use crate::chain::Chains;
@@ -22,7 +22,7 @@ impl Bound {
         stop: Option<&AtomicBool>,
     ) -> Result<(), GpuError> {
         self.write_series(batch, series);
-        let chains = |pass: usize| self.passes[pass].chains.as_ref();
+        let chains = |pass: usize| self.passes[pass].chains();
         if let Some(chains) = chains(series.last()).or_else(|| chains(series.first))
             && self.gpu.injected_at(gpu::FailurePoint::Chain).is_some()
         {
@@ -34,9 +34,10 @@ impl Bound {
     /// Writes the first step of a series.
     fn write_series(&mut self, batch: &Batch<'_>, series: Series) {
         let Series { more, advance, .. } = series;
-        self.frame.write(batch, (more, advance));
+        let Side { frame, inputs } = &mut self.sides[0];
+        frame.write(batch, (more, advance));
         // Each step writes the hidden states that the next one takes.
-        self.inputs.write(batch, true);
+        inputs.write(batch, true);
     }
 
     /// Begins to run a series whose first step is written.
@@ -61,8 +62,7 @@ impl Bound {
         stop: Option<&AtomicBool>,
     ) -> Result<Ended, GpuError> {
         let ended = self.end_series(stop)?;
-        let has_failed =
-            |pass: usize| self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed);
+        let has_failed = |pass: usize| self.passes[pass].chains().is_some_and(Chains::has_failed);
         if !has_failed(series.first) && !has_failed(series.next) {
             return Ok(ended);
         }
@@ -70,8 +70,9 @@ impl Bound {
         if ended == Ended::Stopped {
             return Ok(ended);
         }
-        self.frame.write_again();
-        self.inputs.write_again();
+        let Side { frame, inputs } = &self.sides[0];
+        frame.write_again();
+        inputs.write_again();
         self.submit_series(series, stop)?;
         self.end_series(stop)
     }

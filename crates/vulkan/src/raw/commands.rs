@@ -50,6 +50,8 @@ pub(crate) struct Recording {
 struct Begun {
     /// Submissions made.
     submitted: usize,
+    /// How many of them were waited for.
+    done: usize,
     /// Whether it was stopped and makes no further submission.
     is_stopped: bool,
 }
@@ -380,6 +382,44 @@ impl Recording {
         self.begun.as_ref().is_some_and(is_all)
     }
 
+    /// Makes the remaining submissions of the run that was begun, until `stop` is raised, so that
+    /// others can follow. None of them needs the host.
+    ///
+    /// # Errors
+    /// As [`Recording::finish`].
+    pub(crate) fn submit_all(
+        &mut self,
+        stop: Option<&AtomicBool>,
+        during: &str,
+    ) -> Result<(), GpuError> {
+        debug_assert!(self.meetings.is_empty(), "nobody meets the host");
+        let Some(mut begun) = self.begun.take() else { return Ok(()) };
+        let submitted = self.submit_others(&mut begun, stop, during);
+        submitted.inspect_err(|_| self.settle(during, None))?;
+        self.begun = Some(begun);
+        Ok(())
+    }
+
+    fn submit_others(
+        &mut self,
+        begun: &mut Begun,
+        stop: Option<&AtomicBool>,
+        during: &str,
+    ) -> Result<(), GpuError> {
+        while begun.submitted < self.submissions() && !begun.is_stopped {
+            while begun.done + IN_FLIGHT <= begun.submitted {
+                self.wait(begun.done, during, PATIENCE)?;
+                begun.done += 1;
+            }
+            begun.is_stopped = stop.is_some_and(|stop| self.is_stopped(stop, begun.submitted));
+            if !begun.is_stopped {
+                self.submit(begun.submitted, during, None)?;
+                begun.submitted += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// Counts the time of the run that was begun from now on: what ran before it on the device has
     /// just ended.
     pub(crate) fn count_from_now(&mut self) {
@@ -415,11 +455,11 @@ impl Recording {
         let first = self.submissions().min(IN_FLIGHT).min(needs_host);
         for next in 0..first {
             if stop.is_some_and(|stop| self.is_stopped(stop, next)) {
-                return Ok(Begun { submitted: next, is_stopped: true });
+                return Ok(Begun { submitted: next, done: 0, is_stopped: true });
             }
             self.submit(next, during, None)?;
         }
-        Ok(Begun { submitted: first, is_stopped: false })
+        Ok(Begun { submitted: first, done: 0, is_stopped: false })
     }
 
     /// Makes the other submissions, each once an earlier one has ended and the host has done what
@@ -431,9 +471,8 @@ impl Recording {
         host: &mut dyn Host,
         during: &str,
     ) -> Result<Ended, GpuError> {
-        let Begun { submitted: mut next, is_stopped } = begun;
-        // Submissions and meetings that have ended.
-        let (mut done, mut met) = (0, 0);
+        let Begun { submitted: mut next, mut done, is_stopped } = begun;
+        let mut met = 0;
         let mut ended = if is_stopped { Ended::Stopped } else { Ended::Whole };
         while next < self.submissions() && ended == Ended::Whole {
             let meeting = self.meetings.get(met).copied();

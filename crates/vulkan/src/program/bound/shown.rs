@@ -41,7 +41,7 @@ impl ShownPasses<'_> {
 impl Passes for ShownPasses<'_> {
     fn show(&self, number: usize, survey: &RefCell<Survey>) -> Result<bool, GpuError> {
         let show = |lowered: &Lowered| {
-            let emitter = self.binding.emitter(self.bound, lowered);
+            let emitter = self.binding.emitter(self.bound, lowered, 0);
             Emitter { survey: Some(survey), ..emitter }.survey()
         };
         Ok(self.with(number, show)?.is_some())
@@ -60,13 +60,13 @@ impl Passes for ShownPasses<'_> {
             // One whose chains broke was recorded again without them.
             let is_recorded = |own: &&Pass| own.key == pass && own.exact == exact;
             let was_chained =
-                bound.passes.iter().find(is_recorded).is_none_or(|own| own.chains.is_some());
+                bound.passes.iter().find(is_recorded).is_none_or(|own| own.has_chains());
             let has_chains = bound.order != Order::Barriers && binding.suits_chains(lowered);
             if !(is_step && has_chains && was_chained) {
                 return Ok(None);
             }
             let survey = RefCell::new(Survey::watching(&bound.gpu, key));
-            let watched = Emitter { survey: Some(&survey), ..binding.emitter(bound, lowered) };
+            let watched = Emitter { survey: Some(&survey), ..binding.emitter(bound, lowered, 0) };
             let Some(nodes) = watched.nodes_with_launches(LAUNCHES)? else { return Ok(None) };
             let (plan, options, counters) = (binding.plan, binding.options, bound.zero_between());
             let sizes = (nodes, trials);
@@ -88,7 +88,7 @@ impl Passes for ShownPasses<'_> {
                 selection: &selection,
                 frame: rehearsals.frame(),
                 caches: rehearsals.caches(),
-                ..binding.emitter(bound, lowered)
+                ..binding.emitter(bound, lowered, 0)
             };
             let Emitted { dispatches, .. } = emitter.emit_first(rehearsals.nodes)?;
             let cuts = binding.cuts(binding.plan, lowered.key, &dispatches, &bound.gpu);
