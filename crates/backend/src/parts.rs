@@ -522,6 +522,7 @@ mod tests {
             running: 2,
             full_blocks: 2,
             depth: count,
+            gain: None,
         };
         (Parts::new(&whole, parts, &placement, 100), log)
     }

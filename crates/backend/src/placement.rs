@@ -24,7 +24,8 @@ pub use pieces::piece;
 pub use place::place;
 pub use places::{CONTEXT_TYPICAL, PLACES_MAX, worthwhile};
 pub use terms::{
-    Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Demand, Forecast, Part, Placement, Site, Timing,
+    Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Demand, FlightGain, Forecast, Part, Placement, Site,
+    Timing,
 };
 
 #[cfg(test)]

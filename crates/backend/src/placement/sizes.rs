@@ -5,7 +5,8 @@ use trine_model::{Plan, Rows, Width, Workload, aside};
 use super::pieces::piece;
 use super::places::{CONTEXT_TYPICAL, worthwhile};
 use super::terms::{
-    Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Cuts, Demand, Part, Placement, Site, common_bytes,
+    Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Cuts, Demand, FlightGain, Part, Placement, Site,
+    common_bytes,
 };
 use crate::aside::Aside;
 use crate::batch::{BLOCK, ProgramOptions};
@@ -197,7 +198,9 @@ impl Sizes {
         let Width { tokens: own, .. } = self.full.width;
         let is_own = |site: &Site<'_>| site.memory.kind == MemoryKind::Own;
         let has_aside = parts.cuts.iter().any(|(_, plan)| aside::others(plan).is_some());
-        if self.further_rows == 0 || has_aside || !parts.sites().all(is_own) {
+        // A prompt of few pieces leaves devices without one at its beginning and at its end.
+        let is_shared = parts.cuts.len() > 1;
+        if self.further_rows == 0 || has_aside || is_shared || !parts.sites().all(is_own) {
             return self.clone();
         }
         let with = |tokens: usize| {
@@ -370,9 +373,32 @@ impl Cut<'_> {
         self.cuts.iter().enumerate().map(forecast).collect()
     }
 
-    /// Returns the seconds of a step by forecast: parts run one after another, and experts aside
-    /// beside nothing else. `None` if nothing is known of the speed of a device.
+    /// Returns the seconds of a step by forecast: parts run one after another. `None` if nothing is
+    /// known of the speed of a device.
     fn seconds(&self, options: ProgramOptions, workload: Workload) -> Option<f64> {
+        self.part_seconds(options, workload).map(|parts| parts.iter().sum())
+    }
+
+    /// Returns what `depth` steps in flight bring, by forecast. A part that takes longer than the
+    /// others lets these wait.
+    fn gain(&self, options: ProgramOptions, running: usize, depth: usize) -> Option<FlightGain> {
+        let context = options.context.min(CONTEXT_TYPICAL);
+        let sum_and_most = |workload: Workload| {
+            let parts = self.part_seconds(options, workload)?;
+            Some((parts.iter().sum::<f64>(), parts.into_iter().fold(0.0, f64::max)))
+        };
+        let of_texts = |sequences| sum_and_most(Workload::decode(sequences, context, options.kv));
+        let (all, _) = of_texts(running)?;
+        let steps = depth.min(running);
+        let (share, most) = of_texts(running.div_ceil(steps))?;
+        let (piece, longest) = sum_and_most(Workload::prefill(options.width.tokens, options.kv))?;
+        let texts = all / share.max(steps as f64 * most);
+        Some(FlightGain { texts, prompts: piece / longest })
+    }
+
+    /// Returns the seconds of a step in each part by forecast; experts aside are computed beside
+    /// nothing else.
+    fn part_seconds(&self, options: ProgramOptions, workload: Workload) -> Option<Vec<f64>> {
         let last = self.cuts.len() - 1;
         let of_part = |(at, (site, plan)): (usize, &(usize, Plan))| {
             let options = part_of(options, at == last);
@@ -383,7 +409,7 @@ impl Cut<'_> {
             let aside = (self.sites[part.site].timing)(&part.plan, &part.options, workload)?;
             Some(own + aside)
         };
-        self.cuts.iter().enumerate().map(of_part).sum()
+        self.cuts.iter().enumerate().map(of_part).collect()
     }
 
     fn with_sites<'a>(
@@ -487,6 +513,7 @@ impl Cut<'_> {
         let parts: Vec<Part> = self.cuts.iter().zip(memory).enumerate().map(part).collect();
         let has_host = parts.iter().any(|part| is_host(part.site) || part.aside.is_some());
         let depth = if has_host { 1 } else { parts.len() };
-        Placement { parts, options, running, full_blocks, depth }
+        let gain = if depth > 1 { self.gain(options, running, depth) } else { None };
+        Placement { parts, options, running, full_blocks, depth, gain }
     }
 }

@@ -129,6 +129,30 @@ pub struct Placement {
     /// Steps in flight that are worth having: one for each part, or only one if the processor has a
     /// part. The processor's part takes the longest, and would read its weights once for each step.
     pub depth: usize,
+    /// What they bring by forecast; `None` if a step is alone, or nothing is known of a device's
+    /// speed.
+    pub gain: Option<FlightGain>,
+}
+
+/// What steps in flight bring that follow one another through the parts of a model, each part on a
+/// device of its own: the rate with them by the rate without.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FlightGain {
+    /// Of the tokens of all running requests. Each step has a share of them, and reads all weights.
+    pub texts: f64,
+    /// Of a prompt of many pieces.
+    pub prompts: f64,
+}
+
+impl FlightGain {
+    /// Tells it for a number of running requests.
+    fn told(self, running: usize) -> String {
+        let (Self { texts, prompts }, running) = (self, counted(running, "request"));
+        format!(
+            "while a device runs a step another one runs the next: by forecast {running} together \
+             write {texts:.2} times as fast, and a long prompt is read {prompts:.2} times as fast"
+        )
+    }
 }
 
 /// A part of a model on one device.
@@ -253,6 +277,9 @@ impl fmt::Display for Placement {
             counted(width.tokens, "token"),
             width.outputs,
         )?;
+        if let Some(gain) = self.gain {
+            writeln!(f, "{}", gain.told(self.running))?;
+        }
         write!(f, "KV cache in {}, {blocks} blocks of {BLOCK} tokens: ", kv.name())?;
         if blocks < self.full_blocks {
             write!(f, "{} would hold every request's whole context", self.full_blocks)

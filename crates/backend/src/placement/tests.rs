@@ -473,6 +473,7 @@ fn steps_get_more_rows_where_memory_and_speed_allow() {
         (own, unknown, bounds, 64),
         (&[MemoryKind::Shared], quick, bounds, 64),
         (&[MemoryKind::Host, MemoryKind::Own], quick, bounds, 64),
+        (&[MemoryKind::Own, MemoryKind::Own], quick, bounds, 64),
     ] {
         let found = place(kinds, much, seconds, bounds);
         assert_eq!(found.width.tokens, rows, "{kinds:?} {bounds:?}");
@@ -483,6 +484,34 @@ fn steps_get_more_rows_where_memory_and_speed_allow() {
     for (left, rows) in [(16 * 64 * ROW - 1, 64), (16 * 64 * ROW, 128), (16 * 192 * ROW, 256)] {
         assert_eq!(place(own, slots + left, quick, bounds).width.tokens, rows, "{left}");
     }
+}
+
+/// Shares of the requests read the weights once each, and a slow device lets the other wait.
+#[test]
+fn steps_in_flight_bring_what_the_parts_leave_one_another() {
+    let gain = |running: usize, slowness: [f64; 2]| {
+        let site = |slowness: f64| Site {
+            timing: Box::new(move |plan: &Plan, _: &ProgramOptions, step: Workload| {
+                let rows = (step.sequences * step.tokens) as f64;
+                Some(slowness * plan.layers() as f64 * (10.0 + rows))
+            }),
+            ..gpu(1 << 24)
+        };
+        let demand = Demand::Within(Bounds { sequences: running, ..BOUNDS });
+        let placement = super::place(&plan(4), &slowness.map(site), LayerChoice::Fitting, &demand);
+        let placement = placement.unwrap();
+        let layers: Vec<_> = placement.parts.iter().map(|part| part.plan.layers()).collect();
+        assert_eq!((layers, placement.depth), (vec![2, 2], 2));
+        assert!(placement.to_string().contains("times as fast"), "{placement}");
+        let found = placement.gain.expect("the speed is known");
+        [found.texts, found.prompts].map(|gain| (1000.0 * gain).round())
+    };
+    assert_eq!(gain(8, [1.0, 1.0]), [1286.0, 2000.0], "18 in place of 14");
+    assert_eq!(gain(1, [1.0, 1.0]), [1000.0, 2000.0], "nobody takes turns with it");
+    assert_eq!(gain(8, [1.0, 3.0]), [857.0, 1333.0]);
+    let alone =
+        super::place(&plan(4), &[gpu(1 << 24)], LayerChoice::Fitting, &Demand::Within(BOUNDS));
+    assert_eq!(alone.unwrap().gain, None);
 }
 
 /// Further places take two thirds of what is left at most, and nothing of what there would be

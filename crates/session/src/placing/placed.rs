@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use trine_backend::placement::{Part, Site, place};
+use trine_backend::placement::{FlightGain, Part, Site, place};
 use trine_backend::{
     BLOCK, BackendError, Demand, Device, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
     ProgramOptions,
@@ -234,7 +234,9 @@ impl Placed {
 
     /// Returns the same for programs.
     pub fn json(&self, launches: &[Launches]) -> Value {
-        let Placement { parts, options, running, full_blocks, depth } = &self.placement;
+        let Placement { parts, options, running, full_blocks, depth, gain } = &self.placement;
+        let gain =
+            gain.map(|FlightGain { texts, prompts }| json!({ "texts": texts, "prompts": prompts }));
         let part = |(index, part): (usize, &Part)| {
             let Memory { weights, mapped, caches, scratch } = part.memory;
             let steps = launches.iter().filter(|launches| launches.part == index);
@@ -273,6 +275,7 @@ impl Placed {
             "full_blocks": full_blocks,
             "step_tokens": options.width.tokens,
             "steps_at_once": depth,
+            "gain_of_steps_at_once": gain,
             "parts": parts.iter().enumerate().map(part).collect::<Vec<_>>(),
         })
     }
