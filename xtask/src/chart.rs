@@ -1,9 +1,8 @@
 //! Charts and tables of recorded benchmarks.
 //!
-//! `docs/benchmarks/NAME.json` is the record. From it come `NAME.svg`, the table between the
-//! markers of `NAME.md`, and the table of docs/speed.md, which is short and has the forecasts for
-//! machines on which nothing was measured. A figure that is `null` was not measured, and chart and
-//! tables say so.
+//! `docs/benchmarks/NAME.json` is the record: one row a test, and the sources of each column. From
+//! it come `NAME.svg` and the table between the markers of `NAME.md`. A figure that is not there was
+//! not measured, and the table says so.
 //!
 //! The SVG is written by hand: plotting libraries write fixed colours, and the chart follows the
 //! reader's light or dark mode by a style sheet of its own. Besides, each test has its own scale,
@@ -18,9 +17,6 @@ use serde::Deserialize;
 /// The recorded benchmarks.
 const RECORDS: [&str; 1] = ["h200"];
 const FOLDER: &str = "docs/benchmarks";
-/// The page with the short table of one record.
-const SPEED: &str = "docs/speed.md";
-const IN_SPEED: &str = "h200";
 const TABLE_BEGIN: &str = "<!-- table: begin, written by cargo xtask chart -->";
 const TABLE_END: &str = "<!-- table: end -->";
 
@@ -30,101 +26,61 @@ const TABLE_END: &str = "<!-- table: end -->";
 struct Record {
     /// The heading of the chart.
     title: String,
-    /// The machine that it ran on.
+    /// The machine that it ran on, with the driver's version.
     machine: String,
-    /// The driver's version.
-    driver: String,
-    /// The rival's version, and when it was measured.
-    rival: String,
-    /// The source of the limits.
-    limits: String,
-    /// The day on which trine was measured, YYYY-MM-DD.
-    date: Option<String>,
-    /// The commit of trine that was measured.
-    commit: Option<String>,
-    /// The command that reproduces trine's figures.
-    command: Option<String>,
-    /// The source of the forecasts.
-    forecast: Option<Forecast>,
+    sources: Sources,
+    /// The tests; those of a group stand together.
     rows: Vec<Row>,
 }
 
-/// Forecasts of `trine plan`.
+/// Where the figures of each column come from, as text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Forecast {
-    /// The command that computes the forecasts of the record's rows.
-    command: String,
-    /// The assumptions of the forecasts, as the rest of a sentence.
-    assumes: String,
-    /// Forecasts for machines on which nothing was measured.
-    elsewhere: Vec<Elsewhere>,
+struct Sources {
+    before: String,
+    trine: String,
+    llama: String,
+    vllm: String,
+    limit: String,
 }
 
-/// Forecasts for a machine on which nothing was measured.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Elsewhere {
-    machine: String,
-    /// The text in place of measurements.
-    measured: String,
-    command: String,
-    assumes: String,
-    rows: Vec<ForecastRow>,
-}
-
-/// One test that was not run.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ForecastRow {
-    test: String,
-    unit: String,
-    forecast: f64,
-    limit: f64,
-}
-
-/// One test. More is better.
+/// One test, in tokens per second. More is better.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// The test that was run.
-    test: String,
-    /// The unit of all figures.
-    unit: String,
-    /// trine's figure, a median.
+    group: String,
+    model: String,
+    /// What is measured of the model.
+    case: String,
+    /// trine's figure before the changes that the record is about.
+    before: Option<f64>,
+    /// trine's figure.
     trine: Option<f64>,
-    /// How trine's figure was measured, if not as the record says, as the rest of a sentence.
-    measured: Option<String>,
-    /// The forecast of `trine plan`.
-    forecast: Option<f64>,
-    /// llama.cpp through Vulkan.
-    llama_vulkan: Option<f64>,
-    /// llama.cpp through CUDA.
-    llama_cuda: Option<f64>,
-    /// The figure that the bytes read or the operations allow.
+    /// llama.cpp's figure.
+    llama: Option<f64>,
+    /// vLLM's figure, as published by others.
+    vllm: Option<f64>,
+    /// The figure that the bytes read and the operations allow.
     limit: f64,
-    /// The figure that trine has to reach.
-    required: Option<f64>,
-    /// The figure that trine aims at.
-    aim: Option<f64>,
+    /// Where figures of this row come from, if not from where the record says.
+    note: Option<String>,
 }
 
 impl Row {
-    /// Returns the bars: (class of the style sheet, name, figure).
-    fn bars(&self) -> [(&'static str, &'static str, Option<f64>); 3] {
+    /// Returns the columns of programs: (name, class of the style sheet, figure).
+    fn figures(&self) -> [(&'static str, &'static str, Option<f64>); 4] {
         [
+            ("before", "before", self.before),
             ("trine", "trine", self.trine),
-            ("vulkan", "llama.cpp Vulkan", self.llama_vulkan),
-            ("cuda", "llama.cpp CUDA", self.llama_cuda),
+            ("llama.cpp", "llama", self.llama),
+            ("vLLM, published", "vllm", self.vllm),
         ]
     }
 
     /// Returns the part of the limit that trine reaches, as text.
     fn share(&self) -> String {
-        self.trine.map_or_else(
-            || "-".to_owned(),
-            |figure| format!("{:.0} %", figure / self.limit * 100.0),
-        )
+        self.trine
+            .map_or_else(|| "-".to_owned(), |found| format!("{:.0} %", found / self.limit * 100.0))
     }
 }
 
@@ -138,10 +94,6 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
         let page = read(root, &place("md"))?;
         let page = replace_table(&page, &table(&record)).with_context(|| place("md"))?;
         files.extend([(place("md"), page), (place("svg"), svg(&record))]);
-        if name == IN_SPEED {
-            let page = replace_table(&read(root, SPEED)?, &short_table(&record)).context(SPEED)?;
-            files.push((SPEED.to_owned(), page));
-        }
     }
     let mut stale = Vec::new();
     for (place, made) in files {
@@ -171,35 +123,20 @@ fn parse(text: &str) -> anyhow::Result<Record> {
     let record: Record = serde_json::from_str(text)?;
     ensure!(!record.rows.is_empty(), "there are no rows");
     for row in &record.rows {
-        let figures =
-            [row.trine, row.forecast, row.llama_vulkan, row.llama_cuda, row.required, row.aim];
-        for figure in figures.into_iter().flatten().chain([row.limit]) {
-            ensure!(figure > 0.0, "`{}`: {figure} is not a rate", row.test);
+        let test = format!("`{}`, `{}`", row.model, row.case);
+        ensure!(row.limit > 0.0, "{test}: {} is not a rate", row.limit);
+        for (name, _, figure) in row.figures() {
+            let Some(figure) = figure else { continue };
+            ensure!(figure > 0.0, "{test}: {figure} is not a rate");
+            ensure!(figure <= row.limit, "{test}: {name} is above the limit");
         }
-        let forecast = ("", "the forecast", row.forecast);
-        for (_, name, figure) in row.bars().into_iter().chain([forecast]) {
-            let figure = figure.unwrap_or_default();
-            ensure!(figure <= row.limit, "`{}`: {name} is above the limit", row.test);
-        }
-        ensure!(
-            row.forecast.is_some() == record.forecast.is_some(),
-            "`{}`: a forecast belongs to what says where it comes from",
-            row.test
-        );
     }
-    for row in record.forecast.iter().flat_map(|forecast| &forecast.elsewhere).flat_map(|e| &e.rows)
-    {
-        let is_rate = row.forecast > 0.0 && row.forecast <= row.limit;
-        ensure!(is_rate, "`{}`: {} of {} is not a rate", row.test, row.forecast, row.limit);
-    }
-    let is_measured = record.rows.iter().any(|row| row.trine.is_some());
-    for (what, value) in
-        [("date", &record.date), ("commit", &record.commit), ("command", &record.command)]
-    {
-        ensure!(
-            value.is_some() == is_measured,
-            "`{what}` belongs to figures of trine: give it with them, and not without"
-        );
+    for (at, row) in record.rows.iter().enumerate() {
+        let is_again = |other: &Row| other.model == row.model && other.case == row.case;
+        let before = record.rows[..at].iter().filter(|other| other.group == row.group);
+        ensure!(!before.clone().any(is_again), "`{}`, `{}` is there twice", row.model, row.case);
+        let follows = at > 0 && record.rows[at - 1].group == row.group;
+        ensure!(follows || before.count() == 0, "`{}` stands in two places", row.group);
     }
     Ok(record)
 }
@@ -220,10 +157,6 @@ fn figure(value: f64) -> String {
     text
 }
 
-fn figure_or(value: Option<f64>, none: &str) -> String {
-    value.map_or_else(|| none.to_owned(), figure)
-}
-
 /// Returns the page with the text between its markers replaced.
 fn replace_table(page: &str, table: &str) -> anyhow::Result<String> {
     let parts = page.split_once(TABLE_BEGIN).and_then(|(before, rest)| {
@@ -238,108 +171,49 @@ fn replace_table(page: &str, table: &str) -> anyhow::Result<String> {
 /// Returns the table in Markdown, with the sources of its figures.
 fn table(record: &Record) -> String {
     let mut text = String::from(
-        "| test | unit | trine | forecast | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's \
-         share of the limit | required | aim |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        "| | model | tokens/s | before | trine | llama.cpp | vLLM, published | limit | trine's \
+         share |\n|---|---|---|---:|---:|---:|---:|---:|---:|\n",
     );
+    let mut group = "";
     for row in &record.rows {
-        let cells = [
-            row.test.replace('|', "\\|"),
-            row.unit.replace('|', "\\|"),
-            figure_or(row.trine, "not measured"),
-            figure_or(row.forecast, "-"),
-            figure_or(row.llama_vulkan, "not measured"),
-            figure_or(row.llama_cuda, "not measured"),
-            figure(row.limit),
-            row.share(),
-            figure_or(row.required, "-"),
-            figure_or(row.aim, "-"),
-        ];
-        text.push_str(&format!("| {} |\n", cells.join(" | ")));
+        let head = if row.group == group { "" } else { &row.group };
+        group = &row.group;
+        let mut cells = [head, &row.model, &row.case].map(|cell| cell.replace('|', "\\|")).to_vec();
+        let found = row.figures().map(|(_, _, found)| found.map_or("-".to_owned(), figure));
+        cells.extend(found);
+        cells.extend([figure(row.limit), row.share()]);
+        let line = format!("| {} |", cells.join(" | "));
+        let _ = writeln!(text, "{}", line.replace("|  |", "| |"));
     }
-    text.push_str(&format!("\n{}, driver {}. {}\n", record.machine, record.driver, trine(record)));
-    text.push_str(&format!("\nllama.cpp: {}. Limits: {}.\n", record.rival, record.limits));
-    if let Some(forecast) = &record.forecast {
-        text.push_str(&format!("\n{}\n", assumptions(&forecast.command, &forecast.assumes)));
+    let Record { machine, sources, .. } = record;
+    let Sources { before, trine, llama, vllm, limit } = sources;
+    let _ = writeln!(text, "\n{machine}. A dash stands for what was not measured.\n");
+    for (column, source) in [
+        ("before", before),
+        ("trine", trine),
+        ("llama.cpp", llama),
+        ("vLLM, published", vllm),
+        ("limit", limit),
+    ] {
+        let _ = writeln!(text, "- {column}: {source}.");
     }
-    text
-}
-
-fn assumptions(command: &str, assumes: &str) -> String {
-    format!("Forecasts are not measurements: `{command}` assumes that {assumes}.")
-}
-
-/// Returns the tables of docs/speed.md: the record's tests, and forecasts for machines on which
-/// nothing was measured.
-fn short_table(record: &Record) -> String {
-    let mut text = String::from(
-        "| test | unit | trine, measured | trine, forecast | llama.cpp Vulkan | llama.cpp CUDA | \
-         limit | trine's share of the limit |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|\n",
-    );
     for row in &record.rows {
-        let cells = [
-            row.test.replace('|', "\\|"),
-            row.unit.replace('|', "\\|"),
-            figure_or(row.trine, "not measured"),
-            figure_or(row.forecast, "-"),
-            figure_or(row.llama_vulkan, "not measured"),
-            figure_or(row.llama_cuda, "not measured"),
-            figure(row.limit),
-            row.share(),
-        ];
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
-    }
-    let _ = writeln!(text, "\n{}", trine(record));
-    let Some(forecast) = &record.forecast else { return text };
-    let _ = writeln!(text, "\n{}", assumptions(&forecast.command, &forecast.assumes));
-    for other in &forecast.elsewhere {
-        let _ = writeln!(
-            text,
-            "\n| {} | unit | trine, measured | trine, forecast | limit |\n|---|---|---|---:|---:|",
-            other.machine
-        );
-        for row in &other.rows {
-            let (forecast, limit) = (figure(row.forecast), figure(row.limit));
-            let ForecastRow { test, unit, .. } = row;
-            let _ =
-                writeln!(text, "| {test} | {unit} | {} | {forecast} | {limit} |", other.measured);
-        }
-        let _ = writeln!(text, "\n{}", assumptions(&other.command, &other.assumes));
+        let Some(note) = &row.note else { continue };
+        let _ = writeln!(text, "- {}, {}: {note}.", row.model, row.case);
     }
     text
-}
-
-/// Returns the source of trine's figures.
-fn trine(record: &Record) -> String {
-    let mut text = match (&record.date, &record.commit, &record.command) {
-        (Some(date), Some(commit), Some(command)) => {
-            format!("trine: commit {commit}, {date}, `{command}`.")
-        }
-        _ => "trine: not measured.".to_owned(),
-    };
-    text.push_str(&exceptions(record));
-    text
-}
-
-/// Returns a sentence for each test in which trine's figure was measured in another way.
-fn exceptions(record: &Record) -> String {
-    let said = record.rows.iter().filter_map(|row| Some((&row.test, row.measured.as_ref()?)));
-    said.map(|(test, measured)| format!(" {test}: {measured}.")).collect()
 }
 
 /// The sizes of the chart in pixels.
 const WIDTH: f64 = 880.0;
 const MARGIN: f64 = 20.0;
-const NAMES: f64 = 130.0;
-const BAR: f64 = 13.0;
-const BAR_STEP: f64 = 17.0;
-const GROUP_HEAD: f64 = 20.0;
-const GROUP_GAP: f64 = 14.0;
-const HEAD: f64 = 76.0;
-const FOOT: f64 = 34.0;
-/// Room for a figure after its bar.
-const FIGURE: f64 = 92.0;
+/// Where the scales begin and how long they are.
+const LEFT: f64 = 260.0;
+const FULL: f64 = 420.0;
+const STEP: f64 = 20.0;
+const BAR: f64 = 12.0;
+const HEAD: f64 = 84.0;
+const GROUP: f64 = 30.0;
 
 /// Two sets of colours. The background is drawn, so that neither set depends on the page around the
 /// chart.
@@ -347,108 +221,109 @@ const STYLE: &str = "\
     text { font-family: system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, \
         sans-serif; font-size: 12px; fill: #1f2328; }
     .title { font-size: 17px; font-weight: 600; }
-    .test { font-weight: 600; }
+    .group { font-weight: 600; }
     .muted { fill: #59636e; }
     .right { text-anchor: end; }
-    .inside { fill: #ffffff; }
     .ground { fill: #ffffff; }
     .track { fill: #e9edf1; }
     .trine { fill: #bc4c00; }
-    .vulkan { fill: #0969da; }
-    .cuda { fill: #57606a; }
-    .required { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 3 2; }
+    .before { fill: #1f2328; }
+    .llama { fill: #0969da; }
+    .vllm { fill: #8250df; }
+    .mark { stroke: #ffffff; stroke-width: 1; }
     @media (prefers-color-scheme: dark) {
-      text { fill: #e6edf3; }
+      text, .before { fill: #e6edf3; }
       .muted { fill: #9198a1; }
-      .inside { fill: #0d1117; }
       .ground { fill: #0d1117; }
       .track { fill: #21262d; }
       .trine { fill: #f0883e; }
-      .vulkan { fill: #58a6ff; }
-      .cuda { fill: #9aa4ae; }
-      .required { stroke: #e6edf3; }
+      .llama { fill: #58a6ff; }
+      .vllm { fill: #bc8cff; }
+      .mark { stroke: #0d1117; }
     }
 ";
 
-/// Draws the chart: for each test a bar for each program, as a share of the test's limit.
+/// Draws the chart: for each test a scale that ends at its limit, a bar for trine, and a mark for
+/// each other figure.
 fn svg(record: &Record) -> String {
-    let group = GROUP_HEAD + 3.0 * BAR_STEP + GROUP_GAP;
-    let height = HEAD + group * record.rows.len() as f64 + FOOT;
-    let mut out = String::new();
-    let mut line = |text: String| {
-        out.push_str(&text);
-        out.push('\n');
-    };
-    line(format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" role=\"img\" aria-labelledby=\"title description\">"
-    ));
-    line(format!("  <title id=\"title\">{}</title>", escape(&record.title)));
-    line(format!("  <desc id=\"description\">{}</desc>", escape(&description(record))));
-    line(format!("  <style>\n{STYLE}  </style>"));
-    line(format!("  <rect class=\"ground\" width=\"{WIDTH}\" height=\"{height}\" rx=\"6\"/>"));
-    line(words(MARGIN, 30.0, "title", &record.title));
-    let under = format!("{}, driver {}. {}", record.machine, record.driver, trine_short(record));
-    line(words(MARGIN, 50.0, "muted", &under));
-    for (index, row) in record.rows.iter().enumerate() {
-        line(group_of(row, HEAD + group * index as f64));
+    let mut body = String::new();
+    let (mut top, mut group) = (HEAD, "");
+    for row in &record.rows {
+        if row.group != group {
+            group = &row.group;
+            top += GROUP;
+            let _ = writeln!(body, "{}", words(MARGIN, top - 8.0, "group", group));
+        }
+        let _ = writeln!(body, "{}", scale(row, top));
+        top += STEP;
     }
+    let height = top + MARGIN;
     let legend =
-        "Full width: the limit of the test by bytes read or operations. Dashed: required of trine.";
-    line(words(MARGIN, height - 14.0, "muted", legend));
-    line("</svg>".to_owned());
-    out
+        [("trine", "trine"), ("before", "before"), ("llama", "llama.cpp"), ("vllm", "vLLM")];
+    let mut keys = String::new();
+    for (at, (class, name)) in legend.into_iter().enumerate() {
+        let x = LEFT + at as f64 * 84.0;
+        let _ = writeln!(keys, "{}", mark(class, x, 63.0));
+        let _ = writeln!(keys, "{}", words(x + 10.0, 73.0, "", name));
+    }
+    let _ =
+        writeln!(keys, "{}", words(WIDTH - MARGIN, 73.0, "muted right", "full width: the limit"));
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" role=\"img\" aria-labelledby=\"title description\">\n  \
+         <title id=\"title\">{}</title>\n  <desc id=\"description\">{}</desc>\n  \
+         <style>\n{STYLE}  </style>\n  \
+         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{height}\" rx=\"6\"/>\n{}\n{}\n{keys}{body}\
+         </svg>\n",
+        escape(&record.title),
+        escape(&description(record)),
+        words(MARGIN, 30.0, "title", &record.title),
+        words(MARGIN, 50.0, "muted", &format!("{}. Tokens per second.", record.machine)),
+    )
 }
 
-/// Draws the bars of one test.
-fn group_of(row: &Row, top: f64) -> String {
-    let left = MARGIN + NAMES;
-    let full = WIDTH - MARGIN - left;
-    let limit = format!("limit {} {}", figure(row.limit), row.unit);
+/// Draws one test.
+fn scale(row: &Row, top: f64) -> String {
+    let at = |figure: f64| LEFT + FULL * figure / row.limit;
+    let bar = |class: &str, width: f64| {
+        format!(
+            "  <rect class=\"{class}\" x=\"{LEFT}\" y=\"{top}\" width=\"{width:.1}\" \
+             height=\"{BAR}\" rx=\"2\"/>"
+        )
+    };
     let mut lines = vec![
-        words(MARGIN, top + 10.0, "test", &row.test),
-        words(WIDTH - MARGIN, top + 10.0, "muted right", &limit),
+        words(MARGIN, top + 10.0, "", &format!("{}, {}", row.model, row.case)),
+        bar("track", FULL),
     ];
-    for (index, (class, name, value)) in row.bars().into_iter().enumerate() {
-        let y = top + GROUP_HEAD + index as f64 * BAR_STEP;
-        let base = y + BAR - 2.5;
-        let rect = |class: &str, width: f64| {
-            format!(
-                "  <rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" \
-                 height=\"{BAR}\" rx=\"2\"/>"
-            )
-        };
-        lines.push(words(left - 8.0, base, "right", name));
-        lines.push(rect("track", full));
-        let mut figure_at = left + 6.0;
-        if let Some(value) = value {
-            let width = full * (value / row.limit).min(1.0);
-            lines.push(rect(class, width));
-            figure_at += width;
-        }
-        let shown = match value {
-            Some(value) if class == "trine" => {
-                format!("{} ({:.0} %)", figure(value), value / row.limit * 100.0)
-            }
-            other => figure_or(other, "not measured"),
-        };
-        // If a bar leaves no room after it, the figure is inside the bar, at its end.
-        let has_room = figure_at + FIGURE <= left + full;
-        let (figure_at, class) = match (value, has_room) {
-            (None, _) => (figure_at, "muted"),
-            (Some(_), true) => (figure_at, ""),
-            (Some(_), false) => (figure_at - 12.0, "inside right"),
-        };
-        lines.push(words(figure_at, base, class, &shown));
+    lines.extend(row.trine.map(|found| bar("trine", FULL * found / row.limit)));
+    for (_, class, found) in row.figures() {
+        let found = found.filter(|_| class != "trine");
+        lines.extend(found.map(|found| mark(class, at(found), top)));
     }
-    if let Some(required) = row.required {
-        let x = left + full * (required / row.limit).min(1.0);
-        let (from, to) = (top + GROUP_HEAD - 2.0, top + GROUP_HEAD + BAR + 2.0);
-        lines.push(format!(
-            "  <line class=\"required\" x1=\"{x:.1}\" y1=\"{from}\" x2=\"{x:.1}\" y2=\"{to}\"/>"
-        ));
-    }
+    let found = match row.trine {
+        Some(found) => format!("{} of {} ({})", figure(found), figure(row.limit), row.share()),
+        None => format!("not measured, of {}", figure(row.limit)),
+    };
+    lines.push(words(WIDTH - MARGIN, top + 10.0, "right", &found));
     lines.join("\n")
+}
+
+/// Draws the mark of a column around a place of a scale that begins at `top`. The forms differ too,
+/// for readers who do not see the colours.
+fn mark(class: &str, x: f64, top: f64) -> String {
+    let middle = top + BAR / 2.0;
+    let form = match class {
+        "llama" => format!("circle cx=\"{x:.1}\" cy=\"{middle}\" r=\"4.5\""),
+        "vllm" => format!("path d=\"M{x:.1} {top}l6 6l-6 6l-6 -6z\""),
+        "trine" => format!("rect x=\"{:.1}\" y=\"{top}\" width=\"12\" height=\"{BAR}\"", x - 6.0),
+        _ => format!(
+            "rect x=\"{:.1}\" y=\"{}\" width=\"4\" height=\"{}\"",
+            x - 2.0,
+            top - 1.0,
+            BAR + 2.0
+        ),
+    };
+    format!("  <{form} class=\"{class} mark\"/>")
 }
 
 fn words(x: f64, y: f64, class: &str, text: &str) -> String {
@@ -456,20 +331,14 @@ fn words(x: f64, y: f64, class: &str, text: &str) -> String {
     format!("  <text{class} x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(text))
 }
 
-fn trine_short(record: &Record) -> String {
-    match (&record.date, &record.commit) {
-        (Some(date), Some(commit)) => format!("trine: commit {commit}, {date}"),
-        _ => "trine: not measured".to_owned(),
-    }
-}
-
 /// Returns the figures in words, for readers who cannot see the bars.
 fn description(record: &Record) -> String {
     let mut text = String::new();
     for row in &record.rows {
-        let _ = write!(text, "{} ({}): ", row.test, row.unit);
-        for (_, name, value) in row.bars() {
-            let _ = write!(text, "{name} {}, ", figure_or(value, "not measured"));
+        let _ = write!(text, "{}, {}, {}: ", row.group, row.model, row.case);
+        for (name, _, found) in row.figures() {
+            let Some(found) = found else { continue };
+            let _ = write!(text, "{name} {}, ", figure(found));
         }
         let _ = write!(text, "limit {}. ", figure(row.limit));
     }
@@ -497,16 +366,16 @@ mod tests {
 
     use super::*;
 
-    fn record(trine: &str, provenance: &str, limit: &str) -> anyhow::Result<Record> {
+    /// Returns a record with two rows, of which the first has these figures.
+    fn record(trine: &str, limit: &str, second: &str) -> anyhow::Result<Record> {
         parse(&format!(
-            r#"{{"title": "T <1>", "machine": "M", "driver": "D", "rival": "R", "limits": "L", {provenance},
-                "rows": [{{"test": "a & b", "unit": "tok/s", "trine": {trine}, "llama_vulkan": 86.9,
-                "llama_cuda": null, "limit": {limit}, "required": 150, "aim": null}}]}}"#
+            r#"{{"title": "T <1>", "machine": "M", "sources": {{"before": "B", "trine": "run it",
+                "llama": "L", "vllm": "V", "limit": "W"}}, "rows": [
+                {{"group": "g", "model": "a & b", "case": "c|d", "trine": {trine}, "llama": 86.9,
+                "limit": {limit}, "note": "once"}},
+                {{"group": "g", "model": "a & b", "case": {second}, "limit": 5}}]}}"#
         ))
     }
-
-    const NONE: &str = r#""date": null, "commit": null, "command": null"#;
-    const ALL: &str = r#""date": "2000-01-01", "commit": "abc", "command": "run it""#;
 
     #[test]
     fn committed_charts_and_tables_are_those_of_their_records() {
@@ -523,101 +392,52 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_called_so() {
-        let record = record("null", NONE, "300").unwrap();
-        let table = table(&record);
-        assert!(table.contains(
-            "| a & b | tok/s | not measured | - | 86.9 | not measured | 300 | - | 150 | - |"
-        ));
-        assert!(table.contains("trine: not measured."));
-        let svg = svg(&record);
-        assert_eq!(svg.matches(">not measured</text>").count(), 2, "{svg}");
-        assert!(!svg.contains("class=\"trine\""), "there is no bar without a figure");
+    fn a_table_has_all_figures_and_where_they_come_from() {
+        let table = table(&record("225", "300", r#""e", "before": 2.5"#).unwrap());
+        for line in [
+            r"| g | a & b | c\|d | - | 225 | 86.9 | - | 300 | 75 % |",
+            "| | a & b | e | 2.5 | - | - | - | 5.0 | - |",
+            "- trine: run it.",
+            "- a & b, c|d: once.",
+        ] {
+            assert!(table.lines().any(|found| found == line), "{line}\n{table}");
+        }
     }
 
     #[test]
-    fn bars_are_shares_of_the_limit() {
-        let record = record("225", ALL, "300").unwrap();
-        let svg = svg(&record);
-        let full = WIDTH - 2.0 * MARGIN - NAMES;
-        assert!(
-            svg.contains(&format!("class=\"track\" x=\"150\" y=\"96\" width=\"{full:.1}\"")),
-            "{svg}"
-        );
-        assert!(
-            svg.contains(&format!(
-                "class=\"trine\" x=\"150\" y=\"96\" width=\"{:.1}\"",
-                full * 0.75
-            ))
-        );
-        assert!(
-            svg.contains("225 (75 %)") && svg.contains("T &lt;1&gt;") && svg.contains("a &amp; b")
-        );
-        assert!(!svg.contains("class=\"inside"), "there is room after the bar");
-        assert!(
-            self::svg(&self::record("290", ALL, "300").unwrap()).contains("class=\"inside right\"")
-        );
-        let required = 150.0 + full / 2.0;
-        assert!(svg.contains(&format!("x1=\"{required:.1}\"")), "{svg}");
-        assert!(table(&record).contains("| 225 | - | 86.9 | not measured | 300 | 75 % |"));
-        assert!(table(&record).contains("commit abc, 2000-01-01, `run it`."));
+    fn bars_and_marks_are_shares_of_the_limit() {
+        let svg = svg(&record("225", "300", r#""e", "before": 2.5, "vllm": 5"#).unwrap());
+        for part in [
+            format!("class=\"track\" x=\"{LEFT}\" y=\"114\" width=\"{FULL:.1}\""),
+            format!("class=\"trine\" x=\"{LEFT}\" y=\"114\" width=\"{:.1}\"", FULL * 0.75),
+            format!("<circle cx=\"{:.1}\" cy=\"120\"", LEFT + FULL * 86.9 / 300.0),
+            format!("<rect x=\"{:.1}\" y=\"133\" width=\"4\"", LEFT + FULL / 2.0 - 2.0),
+            format!("<path d=\"M{:.1} 134l", LEFT + FULL),
+        ] {
+            assert!(svg.contains(&part), "{part}\n{svg}");
+        }
+        assert!(svg.contains("225 of 300 (75 %)") && svg.contains("not measured, of 5.0"));
+        assert!(svg.contains("T &lt;1&gt;") && svg.contains("a &amp; b"));
+        assert_eq!(svg.matches("class=\"trine\"").count(), 1, "there is no bar without a figure");
     }
 
     #[test]
     fn records_that_cannot_be_are_refused() {
-        for (trine, provenance, limit, expected) in [
-            ("225", NONE, "300", "date"),
-            ("null", ALL, "300", "date"),
-            ("-1", ALL, "300", "not a rate"),
-            ("0", ALL, "300", "not a rate"),
-            ("301", ALL, "300", "above the limit"),
-            ("1", ALL, "0", "not a rate"),
-            ("1", ALL, "null", "invalid type"),
-            ("1e999", ALL, "300", "out of range"),
-            ("1, \"more\": 1", ALL, "300", "unknown field"),
+        for (trine, limit, second, expected) in [
+            ("-1", "300", r#""e""#, "not a rate"),
+            ("0", "300", r#""e""#, "not a rate"),
+            ("301", "300", r#""e""#, "above the limit"),
+            ("1", "0", r#""e""#, "not a rate"),
+            ("1", "null", r#""e""#, "invalid type"),
+            ("1e999", "300", r#""e""#, "out of range"),
+            ("1, \"more\": 1", "300", r#""e""#, "unknown field"),
+            ("1", "300", r#""c|d""#, "there twice"),
+            ("1", "300", r#""e", "before": 6"#, "above the limit"),
         ] {
-            let error = format!("{:#}", record(trine, provenance, limit).unwrap_err());
-            assert!(error.contains(expected), "{trine} {limit}: {error}");
+            let error = format!("{:#}", record(trine, limit, second).unwrap_err());
+            assert!(error.contains(expected), "{trine} {limit} {second}: {error}");
         }
         assert!(parse("{}").is_err() && parse("").is_err());
-    }
-
-    #[test]
-    fn forecasts_stand_beside_measurements_and_where_nothing_was_measured() {
-        let with = |forecast: &str, other: &str| {
-            parse(&format!(
-                r#"{{"title": "T", "machine": "M", "driver": "D", "rival": "R", "limits": "L", {ALL},
-                    "forecast": {{"command": "plan it", "assumes": "all is well", "elsewhere": [{{"machine": "E",
-                    "measured": "not measured: none", "command": "plan E", "assumes": "E is well",
-                    "rows": [{{"test": "c", "unit": "tok/s", "forecast": {other}, "limit": 50}}]}}]}},
-                    "rows": [{{"test": "a", "unit": "tok/s", "trine": 100, {forecast} "llama_vulkan": 60,
-                    "llama_cuda": null, "limit": 300, "required": null, "aim": null}}]}}"#
-            ))
-        };
-        let otherwise = with(r#""forecast": 205, "measured": "once","#, "40").unwrap();
-        assert!(table(&otherwise).contains("`run it`. a: once.\n"));
-        assert!(short_table(&otherwise).contains("`run it`. a: once.\n"));
-        let record = with(r#""forecast": 205,"#, "40").unwrap();
-        assert!(!short_table(&record).contains("once"));
-        assert!(table(&record).contains("| 100 | 205 | 60.0 |"));
-        let short = short_table(&record);
-        assert!(
-            short.contains("| a | tok/s | 100 | 205 | 60.0 | not measured | 300 | 33 % |"),
-            "{short}"
-        );
-        assert!(short.contains("| c | tok/s | not measured: none | 40.0 | 50.0 |"), "{short}");
-        for said in ["`plan it` assumes that all is well.", "`plan E` assumes that E is well."] {
-            assert!(short.contains(said), "{short}");
-        }
-        for (forecast, other, expected) in [
-            (r#""forecast": 301,"#, "40", "above the limit"),
-            (r#""forecast": 0,"#, "40", "not a rate"),
-            ("", "40", "belongs to"),
-            (r#""forecast": 205,"#, "51", "not a rate"),
-        ] {
-            let error = format!("{:#}", with(forecast, other).unwrap_err());
-            assert!(error.contains(expected), "{error}");
-        }
     }
 
     #[test]
