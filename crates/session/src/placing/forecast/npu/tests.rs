@@ -7,9 +7,10 @@ use trine_npu::tile::Address;
 use trine_npu::txn::Action;
 use trine_npu::verify::{Scope, Verifier};
 
-use super::super::tests::{close, gemma_27b, round, stepwise};
+use super::super::tests::{close, round, stepwise};
 use super::super::{PREFILL, PRESETS, preset, prompt};
 use super::*;
+use crate::placing::placed::plans::plan as gemma_27b;
 use trine_weights::DType;
 
 /// A product of 256 rows with 4096 x 4096 weights of 4 bits: 8.39 MB, 8.59 G operations.
