@@ -2,7 +2,8 @@
 //! device.
 //!
 //! Every decoding sequence gets one row, then prompts get the rest of the width in the order in
-//! which they were put. So a running stream never waits for more than one step's share of a prompt.
+//! which they were put. So a running stream never waits for more than one step's share of a prompt:
+//! a step beside one in flight that has a stream's row takes no more of them either.
 //! If the width or the number of rows with logits is too small for all, decoding sequences take
 //! turns, and a prompt that was left out comes first in the next step.
 //!
@@ -98,9 +99,12 @@ enum Phase {
     },
     /// Its latest token is to be run.
     Decode,
-    /// All its rows are in a step that was picked. [`Scheduler::resume`], [`Scheduler::extend`] or
-    /// [`Scheduler::remove`] must follow.
+    /// All rows of its prompt are in steps that were picked. [`Scheduler::resume`],
+    /// [`Scheduler::extend`] or [`Scheduler::remove`] must follow.
     Waiting,
+    /// Its latest token is in a step that was picked. [`Scheduler::resume`] or
+    /// [`Scheduler::remove`] must follow.
+    Decoding,
 }
 
 /// Picks the rows of each step.
@@ -179,8 +183,8 @@ impl Scheduler {
     }
 
     /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
-    /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows`
-    /// rows of prompts (both at least one). Passes over what `cuts` makes wait. Returns the goal of
+    /// to do. Picks at most `decodes` decoding sequences, and at most `prompt_rows` rows of prompts
+    /// next to any, or behind any in flight (both at least one). Passes over what `cuts` makes wait. Returns the goal of
     /// the step; if sequences of several goals wait, the goals take turns.
     pub fn next_step(
         &mut self,
@@ -195,7 +199,8 @@ impl Scheduler {
             self.pick_texts(decodes, prompt_rows, cuts, picks);
         } else {
             // Running texts wait for this step as they do for a prompt's piece.
-            let most = if self.has_decode(cuts) { prompt_rows.max(1) } else { usize::MAX };
+            let is_beside_text = self.has_decode(cuts) || self.has_flying_text();
+            let most = if is_beside_text { prompt_rows.max(1) } else { usize::MAX };
             let Width { tokens: rows, outputs } = self.width;
             let mut budget = Budget { share: rows.min(most), rows, outputs };
             // Only texts have pictures, so none is left out.
@@ -257,6 +262,12 @@ impl Scheduler {
         self.phases.contains(&Phase::Decode)
     }
 
+    /// Returns whether the latest token of a sequence is in a step in flight. Its next row waits for
+    /// that of the step that is picked now.
+    fn has_flying_text(&self) -> bool {
+        self.phases.contains(&Phase::Decoding)
+    }
+
     fn can_decode(&self, slot: usize, cuts: &dyn Cuts) -> bool {
         self.phases[slot] == Phase::Decode && !cuts.waits(slot)
     }
@@ -296,7 +307,8 @@ impl Scheduler {
         budget.rows += held;
         budget.outputs += held;
         let decodes = picks.len() - first;
-        let share = if decodes == 0 { usize::MAX } else { prompt_rows.max(1) };
+        // Among those in flight are the ones of this step.
+        let share = if self.has_flying_text() { prompt_rows.max(1) } else { usize::MAX };
         budget.share = budget.rows.min(share);
         if first == 0 {
             self.due = self.pick_prompts(Goal::Main, &mut budget, cuts, picks);
@@ -336,7 +348,7 @@ impl Scheduler {
                 break;
             }
             if self.can_decode(slot, cuts) {
-                self.phases[slot] = Phase::Waiting;
+                self.phases[slot] = Phase::Decoding;
                 picks.push(Pick { slot, rows: 1, outputs: 1, prefill: false, after: 0 });
                 budget.rows -= 1;
                 budget.outputs -= 1;
@@ -440,7 +452,7 @@ impl Scheduler {
     /// Returns how many rows of a slot's sequence can be picked before one of them has landed.
     pub fn rows_to_pick(&self, slot: usize) -> usize {
         match self.phases[slot] {
-            Phase::Absent | Phase::Waiting => 0,
+            Phase::Absent | Phase::Waiting | Phase::Decoding => 0,
             Phase::Prefill { left, .. } => left,
             Phase::Decode => 1,
         }
@@ -448,7 +460,7 @@ impl Scheduler {
 
     /// Lets a sequence whose rows have all been run go on with one more token.
     pub fn resume(&mut self, slot: usize) {
-        assert_eq!(self.phases[slot], Phase::Waiting, "slot {slot} has rows to run");
+        assert!(self.is_waiting(slot), "slot {slot} has rows to run");
         assert_eq!(self.goals[slot], Goal::Main, "slot {slot} writes no text");
         self.phases[slot] = Phase::Decode;
     }
@@ -462,7 +474,7 @@ impl Scheduler {
 
     /// Returns whether all rows of a slot's sequence are in a step that was picked.
     pub fn is_waiting(&self, slot: usize) -> bool {
-        self.phases[slot] == Phase::Waiting
+        matches!(self.phases[slot], Phase::Waiting | Phase::Decoding)
     }
 
     /// Returns whether a slot's sequence has rows of its prompt to run.
@@ -512,7 +524,7 @@ impl Scheduler {
             if self.flying[slot] > 0 && phase != Phase::Absent {
                 continue;
             }
-            if matches!(phase, Phase::Waiting | Phase::Prefill { left: 0, .. }) {
+            if self.is_waiting(slot) || matches!(phase, Phase::Prefill { left: 0, .. }) {
                 return Err(format!(
                     "slot {slot} has no row to run and was neither resumed nor removed"
                 ));

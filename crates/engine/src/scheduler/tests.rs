@@ -125,6 +125,29 @@ fn prompts_go_on_in_flight_and_texts_do_not() {
     assert!(!scheduler.is_flying(1));
 }
 
+/// A text's next row waits for the step that is picked while its last one is in flight.
+#[test]
+fn prompts_have_as_few_rows_behind_a_text_in_flight_as_beside_it() {
+    let mut scheduler = Scheduler::new(3, Width { tokens: 8, outputs: 3 });
+    scheduler.admit(0, 1, Wanted::Last, Goal::Main, usize::MAX);
+    step(&mut scheduler);
+    scheduler.admit(1, 30, Wanted::Last, Goal::Main, usize::MAX);
+    let next = |scheduler: &mut Scheduler| {
+        let mut picks = Vec::new();
+        scheduler.next_step(1, 3, &Anywhere, &mut picks);
+        scheduler.check_integrity().unwrap();
+        picks
+    };
+    let after = |after: usize, pick: Pick| Pick { after, ..pick };
+    assert_eq!(next(&mut scheduler), [decode(0), prompt(1, 3, false)]);
+    assert_eq!(next(&mut scheduler), [after(3, prompt(1, 3, false))]);
+    scheduler.admit(2, 9, Wanted::Nothing, Goal::States, 0);
+    assert_eq!(next(&mut scheduler), [prompt(2, 3, false)], "whatever the step is for");
+    scheduler.land(&decode(0));
+    scheduler.remove(0);
+    assert_eq!(next(&mut scheduler), [after(6, prompt(1, 8, false))], "the text has ended");
+}
+
 /// A prompt in slot 1 of which `done` rows have run, with a picture in some of them.
 struct WithPicture {
     done: usize,
