@@ -94,3 +94,23 @@ fn others_go_on_while_a_constraint_is_not_ready() {
         engine.forget();
     }
 }
+
+/// It goes on after the step in flight, and does not wait for another one behind that.
+#[test]
+fn no_piece_follows_another_beside_a_text_that_waits_for_its_constraint() {
+    let fake = Fake::new(options(128, 2, 16), &[20]).with_silent_depth(2);
+    let log = Arc::clone(&fake.log);
+    let mut engine = Engine::from_program(Box::new(fake));
+    engine.set_waker(|| {});
+    let gate = Gate { is_costly: true, ..Gate::default() };
+    let constraint = Some(Box::new(gate.clone()) as Box<dyn Constraint>);
+    let held = engine.submit(Request { constraint, ..request(2, 4) }).unwrap();
+    (0..3).for_each(|_| drop(step(&mut engine, held)));
+    assert!(engine.is_stalled());
+    log.lock().unwrap().clear();
+    let prompt = Request::new((0..40).collect(), 1);
+    engine.submit(prompt).unwrap();
+    (0..4).for_each(|_| drop(step(&mut engine, held)));
+    let pieces = [0, 16, 32].map(|first| [("submit", first), ("wait", first)]);
+    assert_eq!(*log.lock().unwrap(), pieces.concat());
+}

@@ -73,10 +73,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns how many steps may be in flight with the next one.
+    /// Returns how many steps may be in flight with the next one. A text that has no row in them
+    /// waits for its constraint, and may go on after the first one: it does not wait for two.
     fn most_flights(&self) -> usize {
         let Facts { depth, silent_depth, .. } = *self.program.facts();
-        if self.flights.iter().all(Flight::is_silent) { depth.max(silent_depth) } else { depth }
+        let are_silent = self.flights.iter().all(Flight::is_silent);
+        let may_follow = are_silent && !self.scheduler.has_text();
+        if may_follow { depth.max(silent_depth) } else { depth }
     }
 
     /// Lets the constraints of the picked sequences find out which tokens may come after the step.
