@@ -585,9 +585,30 @@ impl KvBooks {
         }
     }
 
+    /// Returns whether a request could [fork](KvBooks::lease_cut) the first positions that its
+    /// prompt of `prompt` tokens shares with a running sequence, `shared` of them, once that one
+    /// has written those up to `end` (exclusive).
+    pub fn will_keep(
+        &self,
+        slot: usize,
+        (prompt, shared): (usize, usize),
+        cut: impl Fn(usize) -> usize,
+        end: usize,
+    ) -> bool {
+        let most = prompt.saturating_sub(1);
+        let written = self.slots[slot].written.max(end);
+        self.keeps(slot, whole_cut(cut(shared.min(most)), cut), written)
+    }
+
     /// Returns whether all rings still hold what a sequence needs to go on from `length`.
     fn can_cut(&self, slot: usize, length: usize) -> bool {
-        let Slot { written, rings_from, .. } = self.slots[slot];
+        self.keeps(slot, length, self.slots[slot].written)
+    }
+
+    /// Returns whether all rings hold what a sequence needs to go on from `length` after positions
+    /// up to `written` (exclusive) have been written.
+    fn keeps(&self, slot: usize, length: usize, written: usize) -> bool {
+        let Slot { rings_from, .. } = self.slots[slot];
         self.shape.rings.iter().all(|ring| {
             let oldest = ring.oldest_needed(length);
             ring.keeps(length, written) && (oldest == length || oldest >= rings_from)

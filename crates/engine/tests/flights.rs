@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::fake::{Fake, options};
 use crate::greedy::greedy;
+use trine_backend::BLOCK;
 use trine_engine::{Engine, Event, Finish, Request, SequenceId, Statistics, Update};
 
 fn prompt(seed: u32) -> Vec<u32> {
@@ -144,6 +145,30 @@ fn no_piece_follows_another_while_requests_wait() {
     assert_eq!(finish(&mut engine, &mut HashMap::new()), 0);
     let log = log.lock().expect("it is sound");
     assert_eq!(log[..4], [("submit", 0), ("wait", 0), ("submit", 16), ("wait", 16)]);
+}
+
+/// Rings have 64 places and a window of 20, so that of the third piece, which ends at position 120,
+/// on a sequence goes on only from position 75 on.
+#[test]
+fn a_request_does_not_wait_for_what_pieces_in_flight_overwrite() {
+    for (shared, is_lost) in [(70, true), (100, false)] {
+        let fake = Fake::new(options(512, 3, 40), &[20]).with_depth(3);
+        let mut engine = Engine::from_program(Box::new(fake));
+        let long: Vec<u32> = (0..320).map(|at| (at * at + 3) % 48).collect();
+        let mut other = long[..shared].to_vec();
+        other.extend([1, 2, 3]);
+        let first = engine.submit(Request::new(long.clone(), 3)).expect("it is sound");
+        engine.step().expect("the first piece runs");
+        let second = engine.submit(Request::new(other.clone(), 3)).expect("it is sound");
+        let mut got = HashMap::new();
+        engine.step().expect("the device works");
+        assert_eq!(engine.status().running, if is_lost { 2 } else { 1 }, "{shared} are shared");
+        assert_eq!(finish(&mut engine, &mut got), 0);
+        assert_eq!(got[&first].tokens, greedy(&long, 3));
+        assert_eq!(got[&second].tokens, greedy(&other, 3));
+        let reused = if is_lost { 0 } else { shared / BLOCK * BLOCK };
+        assert_eq!(engine.status().reused_tokens, reused as u64);
+    }
 }
 
 #[test]

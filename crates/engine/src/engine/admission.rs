@@ -168,7 +168,8 @@ impl Engine {
 
     /// Returns whether a request should wait until a running prompt that begins like it is in the
     /// cache. Leaves in `common` the number of tokens that it shares with each slot. A prompt that
-    /// has run what they share gives it no more later: its rings may have lost that already.
+    /// has run what they share gives it no more later: its rings may have lost that already. Nor
+    /// does one whose rows in flight overwrite that in its rings.
     fn waits(&self, sequence: &Sequence, common: &mut Vec<usize>) -> bool {
         let is_prefilling = |&slot: &usize| self.scheduler.is_prefilling(slot);
         if !(0..self.places.len()).any(|slot| is_prefilling(&slot)) {
@@ -176,11 +177,23 @@ impl Engine {
         }
         common.clear();
         common.extend(self.places.iter().map(|place| place.common(sequence)));
-        let is_coming = |slot: &usize| is_prefilling(slot) && self.kv.length(*slot) < common[*slot];
+        let is_coming = |slot: &usize| {
+            is_prefilling(slot)
+                && self.kv.length(*slot) < common[*slot]
+                && self.will_keep(*slot, sequence, common[*slot])
+        };
         let shared = (0..self.places.len()).filter(is_coming).map(|slot| common[slot]);
         let most = shared.max().unwrap_or(0);
         most >= WORTH_WAITING
             && most >= self.reusable(sequence, |slot| common[slot]) + WORTH_WAITING
+    }
+
+    /// Returns whether the rings of a running prompt hold what a request shares with it once the
+    /// steps in flight have landed, or may hold it later.
+    fn will_keep(&self, slot: usize, sequence: &Sequence, shared: usize) -> bool {
+        let end = self.kv.length(slot) + self.scheduler.rows_in_flight(slot);
+        let cut = |position: usize| sequence.spans.cut(position);
+        end < shared || self.kv.will_keep(slot, (sequence.tokens.len(), shared), cut, end)
     }
 
     /// Returns the number of positions that a request could reuse. `common` returns how many are
