@@ -2,7 +2,7 @@
 
 use trine_backend::{BULK_ROWS, ProgramOptions};
 use trine_model::away::aways;
-use trine_model::{Goal, Plan, Rows, Width, Workload};
+use trine_model::{Goal, Input, Plan, Rows, Source, Width, Workload};
 
 /// Widths that passes are recorded for. A step takes the smallest that is large enough.
 const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
@@ -42,12 +42,19 @@ impl PassKey {
 
 /// Returns whether a pass of a Plan is recorded twice, each time for other memory of the host's:
 /// then a step in it can be written while another one runs. Those for pieces of prompts are, and
-/// for the end of one. Where a guest takes part the host has no time for that.
+/// for the end of one. Where a guest takes part the host has no time for that, and a part of a model
+/// has one step at a time: pieces follow one another from part to part.
 pub(super) fn is_two_sided(plan: &Plan, key: &PassKey) -> bool {
     let Width { tokens, outputs } = key.width;
     let is_of_prompt = key.goal == Goal::Main && key.attended == Attended::Tiles;
     let is_wide = tokens > BULK_ROWS && outputs <= 1;
-    is_of_prompt && is_wide && !plan.is_of_picture() && aways(plan).is_empty()
+    is_of_prompt && is_wide && is_whole(plan) && aways(plan).is_empty()
+}
+
+/// Returns whether a Plan takes tokens and gives logits: it has the first and the last layer.
+fn is_whole(plan: &Plan) -> bool {
+    let begins = |input: &Input| !matches!(input.source, Source::Part | Source::Picture);
+    plan.inputs.iter().all(begins) && plan.output(0).rows == Rows::Outputs
 }
 
 /// How attention goes through the rows.
@@ -186,7 +193,7 @@ pub(super) fn survey_order(
 
 #[cfg(test)]
 mod tests {
-    use trine_model::{Buffer, BufferId, Input, KvType, Op, Plan, Source, Step};
+    use trine_model::{Buffer, BufferId, KvType, Op, Step, WeightId};
 
     use super::*;
 
@@ -259,6 +266,36 @@ mod tests {
                 let keys = pass_keys(&plan, &options, is_invariant);
                 assert_eq!(keys, [PassKey { width, attended, goal: Goal::Main }]);
             }
+        }
+    }
+
+    /// Parts of a model have one step at a time each.
+    #[test]
+    fn wide_passes_of_whole_models_have_two_sides() {
+        let key = |tokens, outputs| PassKey {
+            width: Width { tokens, outputs },
+            attended: Attended::Tiles,
+            goal: Goal::Main,
+        };
+        let table = Source::Table { table: WeightId(0), scale: 1.0 };
+        for (source, rows, is_whole) in [
+            (table, Rows::Outputs, true),
+            (table, Rows::Tokens, false),
+            (Source::Part, Rows::Tokens, false),
+            (Source::Part, Rows::Outputs, false),
+        ] {
+            let buffer = |rows| Buffer { name: "rows".to_owned(), rows, columns: 8 };
+            let plan = Plan {
+                buffers: vec![buffer(Rows::Tokens), buffer(rows)],
+                weights: Vec::new(),
+                caches: Vec::new(),
+                steps: Vec::new(),
+                inputs: vec![Input { buffer: BufferId(0), source }],
+                outputs: vec![BufferId(1)],
+                ends: Vec::new(),
+            };
+            assert_eq!(is_two_sided(&plan, &key(96, 1)), is_whole, "{source:?} {rows:?}");
+            assert!(!is_two_sided(&plan, &key(64, 0)) && !is_two_sided(&plan, &key(96, 2)));
         }
     }
 
