@@ -623,13 +623,29 @@ impl VulkanProgram {
         if ended == Ended::Stopped {
             return Err(BackendError::Stopped);
         }
-        self.model.checkpoint().check_intact()?;
+        if let Err(error) = self.model.checkpoint().check_intact() {
+            self.cut_short();
+            return Err(error.into());
+        }
         if self.flights.check_idle().is_ok() {
             self.note_overflow();
         }
         self.done = Step { track: Track { pass, ..step.track }, ..step };
         self.fetched.clear();
         Ok(())
+    }
+
+    /// Ends the steps in flight, whose results nobody gets.
+    fn cut_short(&mut self) {
+        let behind: Vec<Step> = self.flights.iter_mut().map(|step| *step).collect();
+        for step in behind {
+            if let Err(Failure::Gpu(error)) = self.finish(step) {
+                // With it nothing is left on the device. The first error is the one that counts.
+                let _ = self.failed(error);
+                break;
+            }
+        }
+        self.flights.clear();
     }
 
     /// Checks that a step has the output and the rows that are drawn from.

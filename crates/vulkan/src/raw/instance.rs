@@ -1,7 +1,7 @@
 //! The Vulkan instance and the devices that it lists.
 
 use std::ffi::{CStr, c_char};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::{khr, vk};
 
@@ -16,8 +16,9 @@ const API: u32 = vk::API_VERSION_1_3;
 /// The instance of this process, kept until the process ends. The loader unmaps drivers with the
 /// last instance, and a thread that ends after that runs code that a driver has registered for its
 /// end. With NVIDIA's driver, a server that had dropped its device properly crashed because of
-/// this.
-static KEPT: OnceLock<Arc<Instance>> = OnceLock::new();
+/// this. The lock is held while it is made: a second thread would make another one, and have it
+/// destroyed while the first opens a device.
+static KEPT: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
 
 /// A loaded driver interface.
 pub(crate) struct Instance {
@@ -47,7 +48,8 @@ impl Instance {
     /// # Errors
     /// If there is no loader or no driver.
     pub(crate) fn load() -> Result<Arc<Self>, GpuError> {
-        if let Some(kept) = KEPT.get() {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = &*kept {
             return Ok(Arc::clone(kept));
         }
         // SAFETY: the library is the system's Vulkan loader; its initialisers are trusted like any
@@ -66,8 +68,7 @@ impl Instance {
             }
             result => GpuError::of("vkCreateInstance", result),
         })?;
-        let instance = Arc::new(Self { _entry: entry, raw });
-        Ok(Arc::clone(KEPT.get_or_init(|| instance)))
+        Ok(Arc::clone(kept.insert(Arc::new(Self { _entry: entry, raw }))))
     }
 
     /// Returns all devices, in the driver's order.
