@@ -432,7 +432,7 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<()> {
     let (query, target) = (bed.query.span(), bed.target.span());
     let mut lines = Vec::new();
     let (kind, rows) = (bed.caches[0].0.kind, bed.rows);
-    let suited = AttendUnits::suited(capabilities, &attention, kind, rows);
+    let suited = AttendUnits::suited(capabilities, &attention, kind, (rows, tiles));
     let direct = match suited {
         Some(AttendUnits::Direct(shape)) if options.direct => {
             let near = shape.neighbours(capabilities, &attention, kind);

@@ -236,7 +236,7 @@ fn shapes(bed: &Bed, rows: usize) -> Vec<AttendUnits> {
         shape.lefts * bed.attention.heads.dim as u32 / shape.parts >= 128
             && shape.runs(capabilities, &bed.attention, kind)
     };
-    let default = AttendUnits::suited(capabilities, &bed.attention, kind, rows);
+    let default = AttendUnits::suited(capabilities, &bed.attention, kind, (rows, bed.tiles));
     let others = direct.chain(wide.filter(runs).map(AttendUnits::Wide));
     default.into_iter().chain(others.filter(|shape| Some(*shape) != default)).collect()
 }

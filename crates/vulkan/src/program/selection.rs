@@ -106,7 +106,8 @@ impl Selection {
         if self.kv == KvType::F32 {
             None
         } else {
-            AttendUnits::suited(&self.capabilities, attention, self.kv, rows)
+            let tiles = self.tiles(attention, rows);
+            AttendUnits::suited(&self.capabilities, attention, self.kv, (rows, tiles))
         }
     }
 

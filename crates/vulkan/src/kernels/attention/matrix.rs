@@ -197,14 +197,15 @@ pub enum AttendUnits {
 }
 
 impl AttendUnits {
-    /// Returns what suits a device for about this many rows, or `None` if it lacks the matrices for
-    /// heads of this size, or if they are larger than [`UNITS_DIM_MAX`]. Software devices would
-    /// compile the kernel for heads that are cut into shares for minutes.
+    /// Returns what suits a device for about this many rows in at most this many tiles, or `None`
+    /// if it lacks the matrices for heads of this size, or if they are larger than
+    /// [`UNITS_DIM_MAX`]. Software devices would compile the kernel for heads that are cut into
+    /// shares for minutes.
     pub fn suited(
         capabilities: &Capabilities,
         attention: &Attention,
         kind: KvType,
-        rows: usize,
+        (rows, tiles): (usize, usize),
     ) -> Option<Self> {
         let most = match capabilities.kind {
             DeviceKind::Processor => SUMS_MAX,
@@ -213,7 +214,11 @@ impl AttendUnits {
         if attention.heads.dim > most {
             return None;
         }
-        let wide = AttendWideShape::suited(capabilities, attention, kind, rows).map(Self::Wide);
+        let wide = AttendWideShape::suited(capabilities, attention, kind, rows)
+            .filter(|shape| {
+                tiles * shape.pieces(attention) as usize <= capabilities.groups[1] as usize
+            })
+            .map(Self::Wide);
         let direct =
             || AttendDirectShape::suited(capabilities, attention, kind, rows).map(Self::Direct);
         let staged = || AttendMatrixShape::suited(capabilities, attention).map(Self::Staged);

@@ -14,6 +14,9 @@ const LANES: u32 = 32;
 /// Most values of a left factor's sums that an invocation's registers hold, times left factors.
 const SUMS_MAX: u32 = 256;
 
+/// Elements of a key that are loaded at a time.
+const KEY_PIECE: u32 = 32;
+
 /// Smallest heads for which it is worth it: sums of smaller ones leave registers for more vectors.
 const DIM_MIN: usize = 256;
 
@@ -83,6 +86,8 @@ impl AttendWideShape {
             && keys <= 4 * KV_BLOCK as u32
             && keys / parts <= KV_BLOCK as u32
             && [0, 1, 3].contains(&keys_ahead)
+            // The first pieces of a step are loaded where its turns look for them.
+            && (dim / KEY_PIECE).is_multiple_of(keys_ahead + 1)
             && values_ahead <= 1
             && queries.is_power_of_two()
             && queries <= VECTORS

@@ -61,10 +61,13 @@ fn wide_attention_agrees_with_the_reference() {
 #[test]
 fn wide_shapes_suit_large_heads_of_long_pieces() {
     let capabilities = crate::capabilities::presets::h200();
-    let takes = |query, kv, dim, kind, rows| {
+    let takes_tiles = |query, kv, dim, kind, rows, tiles| {
         let attention = plain(heads(query, kv, dim));
-        let units = AttendUnits::suited(&capabilities, &attention, kind, rows).unwrap();
+        let units = AttendUnits::suited(&capabilities, &attention, kind, (rows, tiles)).unwrap();
         matches!(units, AttendUnits::Wide(_))
+    };
+    let takes = |query, kv, dim, kind, rows: usize| {
+        takes_tiles(query, kv, dim, kind, rows, rows.div_ceil(TILE_ROWS))
     };
     for (query, kv, dim) in [(8, 4, 256), (8, 2, 256), (16, 8, 256), (16, 2, 512), (32, 4, 512)] {
         assert!(takes(query, kv, dim, KvType::F16, 2048), "{query} {kv} {dim}");
@@ -72,4 +75,36 @@ fn wide_shapes_suit_large_heads_of_long_pieces() {
         assert!(!takes(query, kv, dim, KvType::Int8, 2048), "{query} {kv} {dim}");
     }
     assert!(!takes(32, 16, 128, KvType::F16, 2048));
+    // As many workgroups as a launch may have along its tiles, and more: each tile has two.
+    let most = capabilities.groups[1] as usize / 2;
+    assert!(takes_tiles(8, 4, 256, KvType::F16, 2048, most));
+    assert!(!takes_tiles(8, 4, 256, KvType::F16, 2048, most + 1));
+}
+
+/// Needs no device: a step loads its first pieces of keys while the one before ends, in the places
+/// where its turns look for them.
+#[test]
+fn wide_shapes_load_ahead_what_divides_a_head() {
+    let capabilities = crate::capabilities::presets::h200();
+    for (dim, keys_ahead, runs) in [
+        (64, 1, true),
+        (64, 3, false),
+        (128, 3, true),
+        (192, 0, true),
+        (192, 1, true),
+        (192, 3, false),
+        (256, 3, true),
+    ] {
+        let shape = AttendWideShape {
+            queries: 1,
+            lefts: 1,
+            bands: 1,
+            parts: 1,
+            keys: 32,
+            keys_ahead,
+            values_ahead: 0,
+        };
+        let found = shape.runs(&capabilities, &plain(heads(2, 1, dim)), KvType::F16);
+        assert_eq!(found, runs, "heads of {dim}, {keys_ahead} pieces ahead");
+    }
 }
