@@ -141,7 +141,12 @@ impl Reach {
         let mut magnitudes = Magnitudes::default();
         for (row, reach) in source.chunks_exact(bytes).zip(&self.rows[first..]) {
             let sum = weighted_squares(format.magnitudes(&mut magnitudes, row), &self.squares);
-            reach.store((sum.sqrt() as f32).to_bits(), Ordering::Relaxed);
+            let mut length = sum.sqrt() as f32;
+            if sum.is_finite() {
+                // The length of a row of weights beyond 6e37 may exceed what a number in f32 can be.
+                length = length.min(f32::MAX);
+            }
+            reach.store(length.to_bits(), Ordering::Relaxed);
         }
     }
 
@@ -186,9 +191,9 @@ fn unit_of(most: f64) -> f32 {
     if !most.is_finite() {
         return f32::NAN;
     }
-    // The cast saturates where the bound is 0.
+    // The cast saturates where the bound is 0. No f32 is larger than 2^15 units of 2^113.
     let exponent = (most.log2().ceil() as i32).saturating_sub(15);
-    (exponent.clamp(-100, 100) as f32).exp2()
+    (exponent.clamp(-100, 113) as f32).exp2()
 }
 
 #[cfg(test)]
@@ -308,7 +313,8 @@ mod tests {
     #[test]
     fn no_weight_exceeds_its_unit() {
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(11);
-        for size in [1e-20_f32, 1.0, 1e20] {
+        // The length of a block of the largest ones is beyond f32.
+        for size in [1e-20_f32, 1.0, 1e20, f32::MAX] {
             let values: Vec<f32> =
                 (0..6 * 160).map(|_| (random.random::<f32>() - 0.5) * size).collect();
             let most = largest(values.iter().map(|value| f64::from(value.abs())));
