@@ -13,7 +13,7 @@
 //! | halves | weights of pictures in f16 fragments, on the same units | the same | 2mnk over the matrix units' rate; bytes of the products |
 //! | split | weights in f16, bf16 and f32, as exact as f32, on the same units | [`super::operand::OperandKind::Split`] | 4mnk (f32: 6mnk) over the matrix units' rate; bytes of the matrix |
 //! | dot | quantised weights, other devices | [`super::operand::OperandKind::Fixed16`] | 2mnk / 4 integer dot products (high and low bytes) |
-//! | float | float weights, other devices | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
+//! | float | float weights, other devices; on all up to 64 rows of f32 | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
 //!
 //! The matrix kernel decodes each tile of weights into shared memory: 2 bytes written and 2 * BN /
 //! WN bytes read for each weight, BM / WM times as much for each activation. With small n these,
@@ -65,8 +65,11 @@
 //! for queries, keys and values take about as long as memory does, which is why activations are
 //! written as halves.
 //!
-//! Decoded weights are rounded to f16 once, with a relative error of 2^-11. Weights beyond 65504
-//! become infinite, and bf16 weights below 2^-24 become zero.
+//! The split kernel multiplies 22 bits of each activation, and of each weight in f32, as two halves:
+//! two terms, of weights in f32 three. Weights in bf16 and f32 are counted in a unit of their matrix
+//! (`weights/reach.rs`), so that their range does not matter. The other kernels on matrix units
+//! round decoded weights to f16 once, with a relative error of 2^-11; beyond 65504 these become
+//! infinite, and those in bf16 below 2^-24 become zero.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -262,7 +265,9 @@ impl MatmulLaunch {
             ProductOutput::Biased { .. }
             | ProductOutput::Activated { .. }
             | ProductOutput::Heads { .. } => {
-                assert!(matches!(shape, MatmulShape::Floats(_)), "{shape:?} adds no biases");
+                let is_halves = matrix.format == Format::F16Fragments;
+                let is_able = is_halves && matches!(shape, MatmulShape::Floats(_));
+                assert!(is_able, "{shape:?} adds no biases to products of {:?}", matrix.format);
             }
             ProductOutput::GatedHalves { .. } => {
                 let is_f32 =

@@ -5,6 +5,7 @@ use super::launch::{COUNTERS, MatmulLaunch, PIECE_ROWS};
 use super::probe::LANES;
 use super::rounds::{Rounds, distinct};
 use crate::capabilities::Capabilities;
+use crate::kernels::handles::Made;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::product::ProductOutput;
 use crate::pack::{Format, fragments};
@@ -87,9 +88,13 @@ impl FloatsShape {
                     && self.suits_fragments(capabilities, launch)
             }
             Some(OperandKind::Split) => {
+                let is_f32 = matches!(
+                    product.output,
+                    ProductOutput::Segments(_) | ProductOutput::Gated(Made::Rows(_))
+                );
                 product.matrix.format.is_float()
                     && product.matrix.format != Format::F16Fragments
-                    && !product.output.is_halves()
+                    && is_f32
             }
             _ => false,
         };

@@ -119,6 +119,33 @@ fn split_products_of_large_and_small_weights_agree() {
     }
 }
 
+/// Needs no device: the kernel writes its products as rows, with or without gates, and nothing else.
+#[test]
+fn split_products_are_rows() {
+    let capabilities = crate::capabilities::presets::h200();
+    let span = Span { address: 4096, bytes: 0 };
+    let operand = Operand { kind: OperandKind::Split, codes: span, scales: span };
+    let segments = Segments::of(&[Segment { rows: 96, target: span }]);
+    let biases = [Some(4096), None, None];
+    let (matrix, _) = Matrix::at(4096, Format::Bf16, 96, 256).unwrap();
+    let shape = FloatsShape { subgroups: (2, 2), lefts: 2, rights: 2, workgroups: 0 };
+    for (output, fits) in [
+        (ProductOutput::Segments(segments), true),
+        (ProductOutput::Gated(Made::Rows(span)), true),
+        (ProductOutput::Gated(Made::Operand(operand)), false),
+        (ProductOutput::GatedHalves { operand, unit: 1.0 }, false),
+        (ProductOutput::Gates { by: span, first: 0, target: span }, false),
+        (ProductOutput::Biased { segments, biases }, false),
+        (ProductOutput::Activated { bias: 4096, operand, unit: 1.0 }, false),
+        (ProductOutput::Heads { query: span, keys: span, values: span, dim: 32, biases }, false),
+    ] {
+        let input = ProductInput::Operand(operand);
+        let product = Product { matrix, width: 128, input, output };
+        let launch = MatmulLaunch { product, scratch: None };
+        assert_eq!(MatmulShape::Floats(shape).fits(&capabilities, &launch), fits, "{output:?}");
+    }
+}
+
 /// Needs no device: with the known layout every width has shapes.
 #[test]
 fn known_layouts_have_shapes_for_floats() {
