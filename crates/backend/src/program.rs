@@ -464,11 +464,13 @@ pub struct Memory {
 
 impl Memory {
     /// Returns the memory of a Plan on the processor: weights are kept as they are stored, except
-    /// that tables of single rows are read from the file, and activations need what the Plan says.
+    /// that tables of single rows are read from the file unless they are held, and activations need
+    /// what the Plan says.
     pub fn of_plan(plan: &Plan, options: &ProgramOptions) -> Self {
         let looked_up = gather::looked_up_bytes(plan);
         Self {
-            weights: plan.bytes_at(WeightPlace::Device) - looked_up,
+            weights: plan.bytes_at(WeightPlace::Device) - looked_up
+                + plan.bytes_at(WeightPlace::Held),
             mapped: plan.bytes_at(WeightPlace::File) + looked_up,
             caches: plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum(),
             scratch: Scratch::place(plan, options.width).bytes as u64,

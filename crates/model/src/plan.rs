@@ -555,7 +555,7 @@ impl Plan {
     pub fn holder(&self, id: WeightId) -> WeightId {
         match self.weight(id).place {
             WeightPlace::Slice { of, .. } => of,
-            WeightPlace::Device | WeightPlace::File | WeightPlace::Aside => id,
+            WeightPlace::Device | WeightPlace::Held | WeightPlace::File | WeightPlace::Aside => id,
         }
     }
 

@@ -265,7 +265,9 @@ fn first_row(plan: &Plan, together: &[WeightId], id: WeightId) -> Option<usize> 
     let before: usize = together[..at].iter().map(|id| plan.weight(*id).rows).sum();
     match plan.weight(id).place {
         WeightPlace::Slice { first, .. } => Some(before + first),
-        WeightPlace::Device | WeightPlace::File | WeightPlace::Aside => Some(before),
+        WeightPlace::Device | WeightPlace::Held | WeightPlace::File | WeightPlace::Aside => {
+            Some(before)
+        }
     }
 }
 

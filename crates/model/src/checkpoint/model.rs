@@ -379,7 +379,9 @@ impl Model {
     pub fn converted_part(&self, plan: &Plan, id: WeightId) -> Result<Tensor, ModelError> {
         let weight = plan.weight(id);
         match weight.place {
-            WeightPlace::Device | WeightPlace::File | WeightPlace::Aside => self.converted(weight),
+            WeightPlace::Device | WeightPlace::Held | WeightPlace::File | WeightPlace::Aside => {
+                self.converted(weight)
+            }
             WeightPlace::Slice { of, first } => {
                 let whole = self.converted(plan.weight(of))?;
                 Ok(whole.slice_rows(&weight.name, first..first + weight.rows)?)

@@ -50,8 +50,11 @@ pub enum WeightKind {
 /// Where a weight lives while the Plan runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightPlace {
-    /// In the device's memory, in a form of its own.
+    /// In the device's memory, in a form of its own. A table of which steps only look rows up may
+    /// stay in the file ([`gather`](mod@crate::gather)).
     Device,
+    /// A table of which steps only look rows up: in the device's memory all the same.
+    Held,
     /// In the mapped file only, or where the model keeps a converted copy: the host reads single
     /// rows of it ([`Source::Table`](crate::Source::Table)). No device packs or uploads it, and no
     /// operation reads it.
