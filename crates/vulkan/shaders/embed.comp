@@ -1,6 +1,7 @@
 #version 460
-// Rows of the embedding table: values of the step's tokens times a factor; those of soft tokens are rows that are there. If
-// tokens are places in a grid, the sums of a column's and a row's values. Four elements for each invocation.
+// Rows of a table: values of the step's tokens times a factor, for tokens beyond the table those of its first row; those of soft
+// tokens are rows that are there, if there are any. If tokens are places in a grid, the sums of a column's and a row's values. Four
+// elements for each invocation.
 //
 // Bound: the bytes of the table's row read and of the f32 row written once; latency at small widths.
 
@@ -43,7 +44,7 @@ void main() {
         const uint grid_row = min(token / push.side, push.side - 1u);
         values = weight_values(planes, column, first) + weight_values(planes, push.side + grid_row, first);
     } else {
-        values = weight_values(planes, min(token, push.vocabulary - 1u), first) * push.factor;
+        values = weight_values(planes, token < push.vocabulary ? token : 0u, first) * push.factor;
     }
     if ((push.columns & 3u) == 0u) {
         Vec4s(push.target).at[(row * push.columns + first) / 4u] = values;

@@ -1,4 +1,4 @@
-//! Rows of the embedding table: `shaders/embed.comp`.
+//! Rows of a table: `shaders/embed.comp`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -15,7 +15,8 @@ const LOCAL_MAX: u32 = 128;
 /// Writes the values of the step's tokens: `target[row] = table[token of row] * factor`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmbedLaunch<H: Handles = Addresses> {
-    /// The table, with a row for each token. Tokens beyond it take its last row.
+    /// The table, with a row for each token. Tokens beyond it, soft ones among them unless their
+    /// rows are there, take its first row, as [`table_row`](trine_backend::table_row) says.
     pub table: H::Matrix,
     /// The step's frame. Its first word is the number of rows. From its fifth word on
     /// each row has four words, the first of which is the token, or 2^31 + `i` for the `i`-th soft
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn tokens_get_their_rows_and_rows_beyond_the_step_are_left_alone() {
         let gpu = gpu();
-        let tokens = [4_u32, 0, 16, 9, 99];
+        let tokens = [4_u32, 0, 16, 9, 99, (1 << 31) + 3];
         let mut frame = vec![tokens.len() as u32, 0, 0, 0];
         tokens.iter().for_each(|&token| frame.extend([token, 7, 0, 0]));
         let frame = upload(&gpu, &frame);
@@ -228,7 +229,7 @@ mod tests {
                 let found = download::<f32>(&gpu, &target);
                 let values = decoded(format, &source, 17 * columns);
                 for (row, &token) in tokens.iter().enumerate() {
-                    let token = (token as usize).min(16);
+                    let token = trine_backend::table_row(17, token);
                     for c in 0..columns {
                         let value = values[token * columns + c];
                         let (wanted, found) = (value * 33.94, found[row * columns + c]);
