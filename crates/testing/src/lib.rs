@@ -26,6 +26,7 @@ pub mod pages;
 pub mod partner;
 pub mod pictures;
 pub mod random;
+pub mod tables;
 pub mod towers;
 
 /// Returns the bits of floats: two lists are the same to the last one.

@@ -41,7 +41,7 @@ use trine_backend::{
     BackendError, Batch, Facts, Flights, Hosted, Idle, InFlight, KvPage, LoadAside, Memory, Pages,
     Program, ProgramOptions, Results, SERIES_MAX, TOP, TopLogit, at_norm, too_few,
 };
-use trine_model::{Buffer, Goal, Model, Plan, Width, away, gather};
+use trine_model::{Buffer, Goal, Model, Plan, Width, away};
 
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
@@ -130,8 +130,9 @@ impl VulkanProgram {
         let plan = if aside.is_some() { plan } else { away::here(plan) };
         lower::check(&plan, device.gpu().capabilities())
             .map_err(|error| error.on(&trine_backend::Device::name(device)))?;
-        let plan = gather::gather(plan);
-        let lent = device.outline().lend(&plan, options);
+        let outline = device.outline();
+        let plan = outline.gathered(plan);
+        let lent = outline.lend(&plan, options);
         let guest = lent.as_ref().map(|lent| Hosted::load(device.partner(), model, lent));
         let guest = guest.transpose()?.flatten();
         let aside = aside.map(|load| (load, trine_backend::Device::memory(device)));

@@ -4,7 +4,8 @@ use trine_backend::sampling::{self, Change, Draw, Rule, numbers};
 use trine_backend::{BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};
-use trine_testing::{Golden, greedy, logits};
+use trine_testing::tables::Holding;
+use trine_testing::{Golden, bits, greedy, logits};
 use trine_vulkan::testing::{device, pieces, takes};
 
 /// Models whose weights and activations stay in f32.
@@ -51,6 +52,21 @@ fn quantised_models_stay_within_the_divergence() {
             let found = logits(&device(), &golden.model, &golden.ids, chunk, KvType::F32);
             let divergence = golden.mean_divergence(&found);
             assert!(divergence <= 1e-3, "{name} in pieces of {chunk}: {divergence}");
+        }
+    }
+}
+
+/// The device looks up what the host gathers otherwise, by the same arithmetic.
+#[test]
+fn tables_on_the_device_change_no_bit() {
+    for (number, name) in STREAMS.into_iter().chain(["gemma4-e", "gguf/gemma4-e"]).enumerate() {
+        let golden = Golden::load(name);
+        for chunk in pieces(number, golden.ids.len()) {
+            let found = |device: &dyn Device| {
+                bits(&logits(device, &golden.model, &golden.ids, chunk, KvType::F32))
+            };
+            let is_same = found(&Holding(device())) == found(&device());
+            assert!(is_same, "{name} in pieces of {chunk}");
         }
     }
 }

@@ -244,21 +244,29 @@ fn a_table_that_is_only_looked_up_stays_in_the_file() {
     }
 }
 
-/// The table of per-layer inputs takes no device memory: the host gathers its rows.
+/// The host gathers rows of the table of per-layer inputs, or the device holds it: as it is stored,
+/// not converted.
 #[test]
-fn per_layer_inputs_stay_in_the_file() {
+fn per_layer_inputs_are_in_the_file_or_on_the_device() {
     let folder = tempfile::tempdir().unwrap();
-    let model = gemma3n(&mut Random(2), DType::Q8_0, folder.path());
     let width = Width { tokens: 4, outputs: 2 };
     let kv = KvType::F16;
     let options = ProgramOptions { width, kv, context: BLOCK, sequences: 1, blocks: 1 };
-    let plan = model.plan();
-    let is_table = |weight: &&trine_model::Weight| weight.name == names::PER_LAYER_EMBEDDING;
-    let table = plan.weights.iter().find(is_table).unwrap().bytes();
-    let memory = device().load_plan(&model, plan.clone(), &options).unwrap().memory();
-    let forecast = device().forecast(&plan, &options);
-    assert_eq!((memory.mapped, forecast.mapped), (table, table));
-    assert_eq!(memory.weights, forecast.weights);
+    for (dtype, holds, in_file) in
+        [(DType::Q8_0, false, true), (DType::Q8_0, true, false), (DType::Q5_0, true, true)]
+    {
+        let model = gemma3n(&mut Random(2), dtype, folder.path());
+        let plan = if holds { gather::hold(model.plan()) } else { model.plan() };
+        let is_table = |weight: &&trine_model::Weight| weight.name == names::PER_LAYER_EMBEDDING;
+        let table = plan.weights.iter().find(is_table).unwrap().bytes();
+        let program = device().load_plan(&model, plan.clone(), &options).unwrap();
+        let (memory, forecast) = (program.memory(), device().forecast(&plan, &options));
+        let mapped = if in_file { table } else { 0 };
+        assert_eq!((memory.mapped, forecast.mapped), (mapped, mapped), "{dtype:?} {holds}");
+        assert_eq!(memory.weights, forecast.weights, "{dtype:?} {holds}");
+        let gathers = program.facts().plan.inputs.iter().any(|input| !input.is_given());
+        assert_eq!(gathers, in_file, "{dtype:?} {holds}");
+    }
 }
 
 /// A matrix of one row is not a vector, and a row of one column is a row.

@@ -7,7 +7,7 @@ use trine_backend::{
     BULK_ROWS, BackendError, DeviceMemory, Memory, MemoryKind, Partner, ProgramOptions,
 };
 use trine_model::lend::lend;
-use trine_model::{Plan, Width, Workload, away, gather};
+use trine_model::{Plan, Weight, WeightPlace, Width, Workload, away, gather};
 
 use super::catalogue::{Catalogued, catalogue};
 use super::forecast;
@@ -20,6 +20,8 @@ use super::refusals;
 use super::selection::Selection;
 use crate::capabilities::{Capabilities, rates};
 use crate::error::GpuError;
+use crate::kernels::operand::GROUP;
+use crate::pack::device_format;
 use crate::raw::memory::ALIGNMENT;
 
 /// A device of which only the capabilities are known: what Programs on it would take and launch.
@@ -40,6 +42,23 @@ impl Outline {
     /// Returns the same device beside a partner, if it can have one.
     pub(crate) fn beside(self, partner: Option<&Arc<dyn Partner>>) -> Self {
         Self { partner: partner.cloned(), ..self }
+    }
+
+    /// Returns a Plan as Programs run it: the host looks rows up in tables that nothing else reads,
+    /// but for those that the Plan holds and the device can.
+    pub(crate) fn gathered(&self, plan: Plan) -> Plan {
+        let looks_up = |table: &Weight| table.place == WeightPlace::Held && self.holds_table(table);
+        gather::gather_unless(plan, looks_up)
+    }
+
+    /// Returns whether the device's memory can have a table as it is stored, in one allocation, with
+    /// fours of elements that the kernel counts by 31 bits.
+    fn holds_table(&self, table: &Weight) -> bool {
+        let Weight { rows, columns, dtype, .. } = *table;
+        let planes = device_format(dtype).and_then(|format| format.plane_bytes(rows, columns));
+        let Some((_, bytes)) = planes.and_then(|planes| planes.layout()) else { return false };
+        let fours = rows as u64 * (columns.div_ceil(GROUP) * GROUP / 4) as u64;
+        bytes <= self.capabilities.allocation_bytes && fours <= i32::MAX as u64
     }
 
     /// Returns a gathered Plan with what a partner takes of it lent; `None` if there is nothing,
@@ -79,7 +98,7 @@ impl Outline {
 
     /// The memory that a Program of a Plan would hold.
     pub fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
-        let plan = gather::gather(plan.clone());
+        let plan = self.gathered(plan.clone());
         let keys = pass_keys(&plan, options, self.is_invariant);
         let lent = self.lend(&plan, options);
         let mut memory = forecast::memory(&self.capabilities, &plan, lent.as_ref(), options, &keys);
@@ -107,7 +126,7 @@ impl Outline {
         width: Width,
         is_lone: bool,
     ) -> Result<String, BackendError> {
-        let plan = gather::gather(plan.clone());
+        let plan = self.gathered(plan.clone());
         let lent = self.lend(&plan, options).filter(|_| width.tokens > BULK_ROWS && !is_lone);
         let plan = lent.unwrap_or(plan);
         let lowered = self.lowered(&plan, options, width, is_lone);
@@ -143,7 +162,7 @@ impl Outline {
     ) -> Result<usize, BackendError> {
         let Workload { sequences, tokens, outputs, .. } = workload;
         let width = Width { tokens: sequences * tokens, outputs };
-        let plan = gather::gather(plan.clone());
+        let plan = self.gathered(plan.clone());
         let lowered = self.lowered(&plan, options, width, tokens == 1);
         let (_, graph) = lowered.map_err(|error| error.on(&self.capabilities.label()))?;
         Ok(graph.nodes.len())
@@ -172,7 +191,7 @@ impl Outline {
         plan: &Plan,
         options: &ProgramOptions,
     ) -> Result<Vec<Catalogued>, GpuError> {
-        let plan = gather::gather(plan.clone());
+        let plan = self.gathered(plan.clone());
         let keys = pass_keys(&plan, options, self.is_invariant);
         let lent = self.lend(&plan, options);
         let plans = Plans { plan: &plan, lent: lent.as_ref(), options };
