@@ -10,6 +10,8 @@
 //! context, sequences share fewer blocks; if the rings of the local layers or a quarter of the
 //! blocks do not fit, fewer sequences run at the same time, as many as have room. More than are
 //! asked for run where that is allowed, memory is left, and they raise the rate of all together.
+//! Tables of which only rows are looked up are the last to get memory of a GPU, and the first to
+//! lose it.
 
 mod cutting;
 mod load;
@@ -17,6 +19,7 @@ mod pieces;
 mod place;
 mod places;
 mod sizes;
+mod tables;
 pub(crate) mod terms;
 
 pub use load::{DeviceGroup, decide, load};

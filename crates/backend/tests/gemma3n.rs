@@ -1,13 +1,17 @@
 //! Random models of Gemma 3n on the scalar reference: every form of their Plans, and their parts.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use trine_backend::placement::load;
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{Device, DeviceGroup, LayerChoice};
-use trine_model::{KvType, cut, gather};
+use trine_backend::{Demand, Device, DeviceGroup, LayerChoice};
+use trine_model::{KvType, WeightPlace, cut, gather};
+use trine_testing::aside::Small;
 use trine_testing::gemma3n::gemma3n;
 use trine_testing::random::{Random, forms, traffic};
-use trine_testing::{Golden, alternatives};
+use trine_testing::{Golden, OPTIONS, alternatives};
 use trine_weights::DType;
 
 const REFERENCE: ReferenceDevice = ReferenceDevice::new();
@@ -59,6 +63,36 @@ fn the_tables_stay_in_the_file_and_parts_give_the_same() {
         }
     }
     assert!(cuts > 10, "{cuts}");
+}
+
+/// A table takes a quarter at most of what is left, and is the first to go if there is less.
+#[test]
+fn a_table_is_held_where_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = gemma3n(&mut Random(2), DType::Q8_0, folder.path());
+    let plan = model.plan();
+    let all = REFERENCE.forecast(&plan, &OPTIONS);
+    let (without, table) = (all.total(), all.mapped);
+    assert!(table > 0);
+    for (says, has, loads, is_held) in [
+        (without + 4 * table, without + table, 1, true),
+        (without + 4 * table - 1, u64::MAX, 1, false),
+        (without + 4 * table, without + table - 1, 2, false),
+        (without, without, 1, false),
+    ] {
+        let counted = Arc::new(AtomicUsize::new(0));
+        let device = Box::new(REFERENCE);
+        let small = Small { device, free: Some(says), has, loads: counted.clone() };
+        let (_, placement) = load(&model, &plan, &small, &Demand::Exactly(OPTIONS), &[]).unwrap();
+        assert_eq!(counted.load(Ordering::Relaxed), loads, "{says} {has}");
+        let [part] = &placement.parts[..] else { panic!("{placement}") };
+        let [held, mapped] = if is_held { [table, 0] } else { [0, table] };
+        assert_eq!(part.plan.bytes_at(WeightPlace::Held), held, "{says} {has}");
+        assert_eq!((part.memory.mapped, part.memory.total()), (mapped, without + held));
+        let told = format!("{placement}");
+        assert_eq!(told.contains("has tables of"), is_held, "{told}");
+        assert_eq!(told.contains("from the file"), !is_held, "{told}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod choice;
 use anyhow::{Context, Result, anyhow, bail};
 use trine_backend::{Demand, Device, Facts, Memory, placement};
 use trine_engine::{Drafter, Drafts, EngineOptions, GUESSES_MAX, ModelDrafter, ReadingDrafter};
-use trine_model::{KvType, Model, Plan, Weight, Workload, names};
+use trine_model::{KvType, Model, Plan, Weight, Workload, gather, names};
 use trine_text::Tokenizer;
 
 use crate::device::{DeviceChoice, GpuOptions, Opened};
@@ -407,13 +407,15 @@ impl Draft {
         }
     }
 
-    /// Returns its Plan and sizes for placement.
+    /// Returns its Plan and sizes for placement. Its tables stay in the file: it gets its place
+    /// before the model, whose layers and caches may need the room.
     ///
     /// # Errors
     /// As [`EngineOptions::demand_of`].
     pub fn needs(&self, settings: &Options, sizes: (usize, usize)) -> Result<(Plan, Demand)> {
         let options = self.options(settings, sizes);
-        Ok((options.plan(&self.model), options.demand_of(&self.model)?))
+        let plan = gather::gather(options.plan(&self.model));
+        Ok((plan, options.demand_of(&self.model)?))
     }
 
     /// Returns a warning if a guess reads as much as a token of the model does.

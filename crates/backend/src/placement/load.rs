@@ -1,8 +1,9 @@
 //! Loads a model as placement decides, and places it again if memory turns out to be short.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use trine_model::{Model, Plan, aside, cut};
+use trine_model::{Model, Plan, WeightPlace, aside, cut, gather};
 
 use super::place::place;
 use super::terms::{CONTEXT_LEAST, CONTEXT_USUAL, Demand, Part, Placement, Site};
@@ -76,17 +77,26 @@ pub fn load(
     let mut sites = sites(&devices, taken);
     let mut shortages = Shortages::new(devices.len());
     let mut demand = *demand;
+    let mut plan = Cow::Borrowed(plan);
     loop {
-        let placement = match place(plan, &sites, choice, &demand) {
+        let placement = match place(&plan, &sites, choice, &demand) {
             Ok(placement) => placement,
             Err(error) => return Err(shortages.first.take().unwrap_or(error)),
         };
-        match load_parts(model, plan, &devices, &placement) {
+        match load_parts(model, &plan, &devices, &placement) {
             Ok(program) => {
                 tell(&placement, &sites);
                 return Ok((program, placement));
             }
             Err((part, error @ BackendError::OutOfMemory { .. })) => {
+                if holds_tables(&placement) {
+                    tracing::warn!(
+                        "{} has less free memory than it says: tables stay in the file",
+                        part.device
+                    );
+                    plan = Cow::Owned(gather::gather(plan.into_owned()));
+                    continue;
+                }
                 if take_back_places(&placement, &mut demand) {
                     tracing::warn!(
                         "{} has less free memory than it says: fewer requests at once are tried",
@@ -102,8 +112,14 @@ pub fn load(
     }
 }
 
+/// Returns whether a placement holds tables that could be read from the file: they go before
+/// anything else does.
+fn holds_tables(placement: &Placement) -> bool {
+    placement.parts.iter().any(|part| part.plan.bytes_at(WeightPlace::Held) > 0)
+}
+
 /// Takes the places back that a placement has beyond those that were asked for: they go before
-/// anything else does. Returns whether it had any.
+/// the context and layers do. Returns whether it had any.
 fn take_back_places(placement: &Placement, demand: &mut Demand) -> bool {
     let Demand::Within(bounds) = demand else { return false };
     let had_further = placement.running > bounds.sequences;

@@ -4,6 +4,7 @@ use trine_model::{Plan, Rows, Width, Workload, aside};
 
 use super::pieces::piece;
 use super::places::{CONTEXT_TYPICAL, worthwhile};
+use super::tables;
 use super::terms::{
     Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Cuts, Demand, FlightGain, Part, Placement, Site,
     common_bytes,
@@ -499,15 +500,17 @@ impl Cut<'_> {
         let part = |(at, ((site, plan), memory)): (usize, (&(usize, Plan), Memory))| {
             let own = &self.sites[*site];
             let options = part_of(options, at == last);
+            let aside = self.aside(plan, &options).map(Box::new);
+            let (plan, memory) = tables::held(own, plan, &options, memory);
             Part {
                 site: *site,
                 device: own.name.clone(),
-                plan: plan.clone(),
+                plan,
                 options,
                 memory,
                 device_memory: own.memory,
                 most_rows: own.most_rows,
-                aside: self.aside(plan, &options).map(Box::new),
+                aside,
             }
         };
         let parts: Vec<Part> = self.cuts.iter().zip(memory).enumerate().map(part).collect();

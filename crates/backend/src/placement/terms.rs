@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use trine_model::{KvType, Plan, Workload, aside};
+use trine_model::{KvType, Plan, WeightPlace, Workload, aside};
 
 use crate::batch::{BLOCK, ProgramOptions};
 use crate::device_memory::{DeviceMemory, MemoryKind};
@@ -251,6 +251,15 @@ impl fmt::Display for Placement {
             if part.memory.mapped > 0 {
                 let bytes = unit.text(part.memory.mapped);
                 writeln!(f, "part {index} reads {bytes} {} of weights from the file", unit.name)?;
+            }
+            let held = part.plan.bytes_at(WeightPlace::Held);
+            if held > 0 {
+                let bytes = unit.text(held);
+                writeln!(
+                    f,
+                    "part {index} has tables of {bytes} {} in its memory, which has room for them",
+                    unit.name
+                )?;
             }
         }
         for (index, part) in self.parts.iter().enumerate() {

@@ -1,7 +1,8 @@
 use trine_model::{
-    Buffer, BufferId, Cache, CacheId, Heads, Input, KvType, Op, Plan, Rows, Source, Step, Width,
-    Workload,
+    Buffer, BufferId, Cache, CacheId, Heads, Input, KvType, Op, Plan, Rows, Source, Step, Weight,
+    WeightId, WeightKind, WeightPlace, Width, Workload,
 };
+use trine_weights::DType;
 
 use super::*;
 use crate::batch::{BLOCK, ProgramOptions};
@@ -565,4 +566,53 @@ fn further_places_take_what_is_left_and_of_use() {
     let sites = [gpu(much)];
     let exact = super::place(&plan(4), &sites, LayerChoice::Fitting, &exact).unwrap();
     assert_eq!(exact.options, little.options);
+}
+
+/// Tables take what nothing else would, on GPUs with memory of their own that can hold them.
+#[test]
+fn tables_are_held_in_what_all_else_leaves() {
+    const TABLE: u64 = 4 * 100;
+    let looking_up = |layers| {
+        let mut plan = plan(layers);
+        let place = WeightPlace::Device;
+        let (name, kind, dtype) = ("table".to_owned(), WeightKind::Matrix, DType::F32);
+        plan.weights.push(Weight { name, kind, rows: 100, columns: 1, dtype, place });
+        let op = Op::Embed { table: WeightId(0), scale: 1.0, output: plan.inputs[0].buffer };
+        plan.inputs.clear();
+        plan.steps.insert(0, Step { label: String::new(), op });
+        plan
+    };
+    let with_table = |can_hold: bool| {
+        move |plan: &Plan, options: &ProgramOptions| {
+            let all: u64 = plan.weights.iter().map(Weight::bytes).sum();
+            let held = if can_hold { plan.bytes_at(WeightPlace::Held) } else { 0 };
+            let own = forecast(plan, options);
+            Memory { weights: own.weights + held, mapped: all - held, ..own }
+        }
+    };
+    let place = |plan: &Plan, kind, free: Option<u64>, can_hold| {
+        let demand = Demand::Within(Bounds { kept: 0, ..BOUNDS });
+        let sites = [Site { forecast: Box::new(with_table(can_hold)), ..site(kind, free) }];
+        super::place(plan, &sites, LayerChoice::Fitting, &demand).unwrap()
+    };
+    let own = MemoryKind::Own;
+    let full = needed(4, 8, 8 * 16);
+    for (kind, free, can_hold, is_held) in [
+        (own, Some(full + 4 * TABLE), true, true),
+        (own, Some(full + 4 * TABLE - 1), true, false),
+        (own, Some(full + 4 * TABLE), false, false),
+        (own, Some(full), true, false),
+        // Fewer blocks leave nothing that a table could take.
+        (own, Some(full - 1), true, false),
+        (own, None, true, false),
+        (MemoryKind::Shared, Some(1 << 30), true, false),
+        (MemoryKind::Host, Some(1 << 30), true, false),
+    ] {
+        let found = place(&looking_up(4), kind, free, can_hold);
+        let [part] = &found.parts[..] else { panic!("{found}") };
+        let held = if is_held { TABLE } else { 0 };
+        assert_eq!(part.plan.bytes_at(WeightPlace::Held), held, "{kind:?} {free:?} {can_hold}");
+        assert_eq!(part.memory, with_table(can_hold)(&part.plan, &part.options));
+        assert_eq!(found.options, place(&plan(4), kind, free, can_hold).options);
+    }
 }
