@@ -59,15 +59,12 @@ fn quantised_models_stay_within_the_divergence() {
 /// The device looks up what the host gathers otherwise, by the same arithmetic.
 #[test]
 fn tables_on_the_device_change_no_bit() {
-    for (number, name) in STREAMS.into_iter().chain(["gemma4-e", "gguf/gemma4-e"]).enumerate() {
+    for (name, chunk) in [("gemma3n-a", 1), ("gguf/gemma4-e", 7)] {
         let golden = Golden::load(name);
-        for chunk in pieces(number, golden.ids.len()) {
-            let found = |device: &dyn Device| {
-                bits(&logits(device, &golden.model, &golden.ids, chunk, KvType::F32))
-            };
-            let is_same = found(&Holding(device())) == found(&device());
-            assert!(is_same, "{name} in pieces of {chunk}");
-        }
+        let found = |device: &dyn Device| {
+            bits(&logits(device, &golden.model, &golden.ids, chunk, KvType::F32))
+        };
+        assert!(found(&Holding(device())) == found(&device()), "{name} in pieces of {chunk}");
     }
 }
 
