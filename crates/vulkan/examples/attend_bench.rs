@@ -10,13 +10,15 @@
 //! that keeps the scores of many rows in registers. With `--report` the driver's report on the
 //! kernels is printed and nothing is measured. `--fused` leaves out launches that are not fused,
 //! `--small` uses short contexts (for software devices), `--case` only the cases whose names
-//! contain a text. The device is the best one, or the one that `TRINE_TEST_VULKAN` names.
+//! contain a text. Rows of crowds, each of another sequence, stand at position 543: after a prompt
+//! of 512 and some of an answer. The device is the best one, or the one that `TRINE_TEST_VULKAN`
+//! names.
 //!
 //! Each time is the median of ten runs of a chain of dispatches with a barrier between any two,
 //! over several caches, so that none stays in the device's caches. The time of a chain of half the
 //! length is subtracted, so that launch and drain count and submission does not. GB/s counts the
-//! keys and values that the rows see, TFLOP/s four operations for each of their elements and each
-//! query head.
+//! keys and values that the rows see, the share after it is that of what the device reads, where
+//! that is known, TFLOP/s four operations for each of their elements and each query head.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use anyhow::Result;
 use clap::Parser;
 use trine_model::{Heads, KvType, Rope};
 use trine_testing::bench::{self, median};
-use trine_vulkan::capabilities::DeviceKind;
+use trine_vulkan::capabilities::{DeviceKind, rates};
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
     AttendDecodeShape, AttendMatrixShape, AttendTileShape, AttendUnits, Attention, CacheSpan,
@@ -38,17 +40,19 @@ use trine_vulkan::kernels::limits::ValueLimits;
 use trine_vulkan::raw::memory::{Buffer, MemoryUse};
 use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::shaders::Shader;
-use trine_vulkan::testing::{choice, upload, wall};
+use trine_vulkan::testing::{choice, resident, upload, wall};
 use trine_vulkan::{Gpu, GpuError, open_gpu};
 
 /// More than the size of any cache.
-const DISTINCT_BYTES: u64 = 256 << 20;
+const DISTINCT_BYTES: u64 = 1 << 30;
 /// Largest cache that is allocated.
 const CACHE_BYTES_MAX: u64 = 4 << 30;
 const RUNS: usize = 10;
 const DISPATCHES: usize = 32;
 /// The same of dispatches with more operations than this.
 const LONG: (f64, usize) = (3e10, 4);
+/// The same of dispatches that read more bytes than this.
+const LARGE: (f64, usize) = (1e8, 12);
 /// Layouts of a search that are printed, and how often they are measured again.
 const SHOWN: usize = 6;
 const ROUNDS: usize = 3;
@@ -129,6 +133,12 @@ fn cases(small: bool) -> Vec<Case> {
         of(32768, 8, 1, None),
         of(512, 32, 1, None),
         of(8192, 32, 1, None),
+        of(543, 64, 1, None),
+        of(543, 64, 1, Some(1024)),
+        of(543, 128, 1, Some(1024)),
+        of(543, 256, 1, None),
+        of(543, 256, 1, Some(1024)),
+        of(2047, 256, 1, Some(1024)),
         of(512, 1, 16, None),
         of(8192, 1, 16, None),
         of(512, 1, 32, None),
@@ -152,6 +162,8 @@ struct Bed {
     caches: Vec<(CacheSpan, Buffer)>,
     frame: FrameAddresses,
     rows: usize,
+    /// Whether each row is of another sequence, so that launches can be fused.
+    is_lone: bool,
     tiles: usize,
     query: Buffer,
     key: Buffer,
@@ -169,7 +181,11 @@ struct Bed {
 impl Bed {
     fn new(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<Option<Self>> {
         let (heads, kv) = (options.heads, options.kv);
-        let blocks_of_sequence = (case.depth + case.rows).div_ceil(KV_BLOCK);
+        let needed = (case.depth + case.rows).div_ceil(KV_BLOCK);
+        // Layers with a window keep its positions and those of the step in rings.
+        let ring =
+            case.window.map(|window| needed.min((window + case.rows).div_ceil(KV_BLOCK) + 1));
+        let blocks_of_sequence = ring.unwrap_or(needed);
         let blocks = blocks_of_sequence * case.sequences;
         let bytes = CacheSpan::bytes(kv, heads.kv, heads.dim, blocks);
         if bytes > CACHE_BYTES_MAX {
@@ -195,11 +211,12 @@ impl Bed {
         let frame = [upload(gpu, &words), upload(gpu, &tables), upload(gpu, &tiles)];
         let [first, second, third] = frame.each_ref().map(Buffer::address);
         let count = (DISTINCT_BYTES / bytes).clamp(1, DISPATCHES as u64);
+        let ring_blocks = ring.unwrap_or(0) as u32;
         let allocate = |bytes: u64| gpu.allocate(bytes, MemoryUse::Device, "a cache");
         let caches = (0..count).map(|_| {
             let memory = allocate(bytes)?;
             let (span, dim) = (memory.span(), heads.dim);
-            let cache = CacheSpan { span, kind: kv, heads: heads.kv, dim, ring_blocks: 0 };
+            let cache = CacheSpan { span, kind: kv, heads: heads.kv, dim, ring_blocks };
             Ok((cache, memory))
         });
         let caches: Vec<_> = caches.collect::<Result<_>>()?;
@@ -217,7 +234,7 @@ impl Bed {
             least: 1,
             elements: 16,
         };
-        let zero = |bytes: u64| upload(gpu, &vec![0_u8; bytes as usize]);
+        let zero = |bytes: u64| resident(gpu, &vec![0_u8; bytes as usize]);
         let seen: usize = (0..case.rows)
             .map(|row| row + case.ahead(row) as usize)
             .map(|row| case.window.map_or(case.depth + row + 1, |w| w.min(case.depth + row + 1)))
@@ -234,12 +251,13 @@ impl Bed {
             caches,
             frame: FrameAddresses { frame: first, tables: second, tiles: third, picks: 0 },
             rows,
+            is_lone: case.rows == 1,
             tiles: tiles.len(),
-            query: upload(gpu, &values(rows * heads.query * heads.dim)),
-            key: upload(gpu, &values(rows * heads.kv * heads.dim)),
+            query: resident(gpu, &values(rows * heads.query * heads.dim)),
+            key: resident(gpu, &values(rows * heads.kv * heads.dim)),
             target: zero((4 * rows * heads.query * heads.dim) as u64),
-            weights: upload(gpu, &values(heads.dim)),
-            rope: upload(gpu, &table),
+            weights: resident(gpu, &values(heads.dim)),
+            rope: resident(gpu, &table),
             scratch: zero(DecodeLaunch::scratch_bytes(&attention, rows.min(32), &most)),
             counters: zero(DecodeLaunch::counter_bytes(attention.heads, rows)),
             _frame: frame,
@@ -255,7 +273,13 @@ impl Bed {
             let made: Result<Vec<_>, _> = caches.map(|(cache, _)| make(*cache)).collect();
             Ok(median(wall(&self.gpu, &made?, RUNS)))
         };
-        let count = if self.operations > LONG.0 { LONG.1 } else { DISPATCHES };
+        let count = if self.operations > LONG.0 {
+            LONG.1
+        } else if self.bytes > LARGE.0 {
+            LARGE.1
+        } else {
+            DISPATCHES
+        };
         Ok((chain(2 * count)? - chain(count)?) / count as f64)
     }
 
@@ -378,9 +402,10 @@ impl Bed {
         let is_default = |text: &str| text == name;
         for (seconds, text) in &lines {
             let (rate, speed) = (self.bytes / seconds * 1e-9, self.operations / seconds * 1e-12);
+            let share = rates::of(self.gpu.capabilities()).map_or(0.0, |known| rate / known.gbps);
             let mark = if is_default(text) { '*' } else { ' ' };
             println!(
-                "{:>9.2} us {rate:>7.0} GB/s {speed:>6.1} TFLOP/s {mark} {text}",
+                "{:>9.2} us {rate:>7.0} GB/s {share:>5.2} {speed:>6.1} TFLOP/s {mark} {text}",
                 seconds * 1e6
             );
         }
@@ -404,7 +429,7 @@ fn layout(shape: AttendDecodeShape, is_fused: bool) -> String {
 
 fn bench_decode(bed: &Bed, options: &Options) -> Result<()> {
     for is_fused in [true, false] {
-        if if is_fused { bed.rows > 1 } else { options.fused } {
+        if if is_fused { !bed.is_lone } else { options.fused && bed.is_lone } {
             continue;
         }
         if options.report {
