@@ -320,15 +320,27 @@ uint64_t attend_part(const AttendArgs args, const uvec4 place, const uint kv_hea
     return kv_part(args.cache, block, kv_head);
 }
 
-// Loads the keys of UNROLL positions of a team, from `base` on and TEAMS apart; from `end` on those of the last position.
-void attend_fetch_keys(const AttendArgs args, const uvec4 place, const uint kv_head, const uint base, const uint end) {
+// Returns the u-th of a team's positions in the step of the workgroup that begins at `base`: neighbours, of one block.
+uint attend_position(const uint base, const uint u) {
+    return base + attend_team() * UNROLL + u;
+}
+
+// Loads the keys of UNROLL positions of a team; in place of those outside of `begin` and `end` the nearest ones inside.
+void attend_fetch_keys(
+    const AttendArgs args,
+    const uvec4 place,
+    const uint kv_head,
+    const uint base,
+    const uint begin,
+    const uint end
+) {
     const uint last = (end - 1u) / KV_BLOCK;
     if (HOLDS_BLOCKS && (min(base + STRIDE, end) - 1u) / KV_BLOCK >= attend_first_held + SUBGROUP) {
         attend_hold_blocks(args, place, base / KV_BLOCK, last);
     }
+    const uint64_t part = attend_part(args, place, kv_head, clamp(attend_position(base, 0u), begin, end - 1u));
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
-        const uint position = min(base + u * TEAMS + attend_team(), end - 1u);
-        const uint64_t part = attend_part(args, place, kv_head, position);
+        const uint position = clamp(attend_position(base, u), begin, end - 1u);
         [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
             attend_keys[u * CHUNKS + c] = attend_load(part, position % KV_BLOCK, c);
             attend_key_scales[u * CHUNKS + c] = attend_load_scale(part, position % KV_BLOCK, c);
@@ -337,10 +349,18 @@ void attend_fetch_keys(const AttendArgs args, const uvec4 place, const uint kv_h
 }
 
 // Loads their values, after the keys of the same positions and before those of others.
-void attend_fetch_values(const AttendArgs args, const uvec4 place, const uint kv_head, const uint base, const uint end) {
+void attend_fetch_values(
+    const AttendArgs args,
+    const uvec4 place,
+    const uint kv_head,
+    const uint base,
+    const uint begin,
+    const uint end
+) {
+    const uint64_t keys = attend_part(args, place, kv_head, clamp(attend_position(base, 0u), begin, end - 1u));
+    const uint64_t part = keys + uint64_t(KV_PART_BYTES);
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
-        const uint position = min(base + u * TEAMS + attend_team(), end - 1u);
-        const uint64_t part = attend_part(args, place, kv_head, position) + uint64_t(KV_PART_BYTES);
+        const uint position = clamp(attend_position(base, u), begin, end - 1u);
         [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
             attend_values[u * CHUNKS + c] = attend_load(part, position % KV_BLOCK, c);
             attend_value_scales[u * CHUNKS + c] = attend_load_scale(part, position % KV_BLOCK, c);
@@ -370,20 +390,24 @@ void attend_score() {
     }
 }
 
-// Turns the scores into weights; those of positions from `end` on are 0.
-void attend_weigh(const uint base, const uint end) {
-    const uint first = base + attend_team();
+// Turns the scores into weights; those of positions that the row does not see are 0.
+void attend_weigh(const uint base, const uint begin, const uint end) {
+    bool seen[UNROLL];
+    [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
+        const uint position = attend_position(base, u);
+        seen[u] = position >= begin && position < end;
+    }
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
         float high = attend_high[r];
         [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
-            if (first + u * TEAMS < end) high = max(high, attend_scores[u * QUERIES + r]);
+            if (seen[u]) high = max(high, attend_scores[u * QUERIES + r]);
         }
         const float kept = exp2(attend_high[r] - high);
         attend_high[r] = high;
         attend_total[r] *= kept;
         [[unroll]] for (uint i = 0u; i < HELD; ++i) attend_sum[r * HELD + i] *= kept;
         [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
-            const float weight = first + u * TEAMS < end ? exp2(attend_scores[u * QUERIES + r] - high) : 0.0;
+            const float weight = seen[u] ? exp2(attend_scores[u * QUERIES + r] - high) : 0.0;
             attend_scores[u * QUERIES + r] = weight;
             attend_total[r] += weight;
         }
@@ -605,6 +629,8 @@ void attend_work(
     const bool owner = OWNS && split == shares - 1u;
     // The row's own position is not in the cache yet.
     const uint end = owner ? position : min(attend_end(place), (begin_block + size) * KV_BLOCK);
+    // Neighbours of a team are in one block.
+    const uint from = begin / UNROLL * UNROLL;
     const uint kv_head = group * QUERIES / (HEADS / KV_HEADS);
     const float scale = args.scale * 1.4426950408889634;
 
@@ -613,8 +639,8 @@ void attend_work(
     if (begin < end) attend_hold_blocks(args, place, begin / KV_BLOCK, (end - 1u) / KV_BLOCK);
     // What is in the cache was stored by other steps or by earlier layers, unless the launch before has stored this step's rows.
     if (FUSED != 0u && begin < end) {
-        attend_fetch_keys(args, place, kv_head, begin, end);
-        attend_fetch_values(args, place, kv_head, begin, end);
+        attend_fetch_keys(args, place, kv_head, from, begin, end);
+        attend_fetch_values(args, place, kv_head, from, begin, end);
     }
     if (FUSED != 0u && args.rope != 0ul) head_turn(position);
     // What the dispatch before leaves is read after this, and not before.
@@ -628,20 +654,20 @@ void attend_work(
     } else {
         attend_ask_queries(args, row, group);
         if (begin < end) {
-            attend_fetch_keys(args, place, kv_head, begin, end);
-            attend_fetch_values(args, place, kv_head, begin, end);
+            attend_fetch_keys(args, place, kv_head, from, begin, end);
+            attend_fetch_values(args, place, kv_head, from, begin, end);
         }
         [[unroll]] for (uint i = 0u; i < QUERIES * HELD; ++i) attend_query[i] *= scale;
     }
 
     attend_begin();
-    for (uint base = begin; base < end; base += STRIDE) {
+    for (uint base = from; base < end; base += STRIDE) {
         const bool more = base + STRIDE < end;
         attend_score();
-        if (more) attend_fetch_keys(args, place, kv_head, base + STRIDE, end);
-        attend_weigh(base, end);
+        if (more) attend_fetch_keys(args, place, kv_head, base + STRIDE, begin, end);
+        attend_weigh(base, begin, end);
         attend_add();
-        if (more) attend_fetch_values(args, place, kv_head, base + STRIDE, end);
+        if (more) attend_fetch_values(args, place, kv_head, base + STRIDE, begin, end);
     }
 
     const uint group_of_all = row * GROUPS_OF_ROW + group;

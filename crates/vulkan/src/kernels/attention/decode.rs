@@ -23,6 +23,11 @@ const SUM_BYTES: usize = 16 << 10;
 const QUERY_ELEMENTS_MAX: usize = 8 * 256;
 /// Most query heads of a workgroup.
 const QUERIES_MAX: usize = 8;
+/// Least rows of a crowd.
+const CROWD: usize = 64;
+/// Workgroups of 128 invocations that a core runs at the same time, by the registers of heads of
+/// 256 elements.
+const SMALL_OF_CORE: usize = 3;
 /// Bytes of shared memory beside heads and sums.
 const MARKS_BYTES: usize = 2 << 10;
 
@@ -33,7 +38,7 @@ pub struct AttendDecodeShape {
     pub local: u32,
     /// Most invocations that share a position: a power of two, at most a subgroup.
     pub lanes: u32,
-    /// Positions in flight for each team of lanes.
+    /// Positions in flight for each team of lanes: a power of two, at most those of a block.
     pub unroll: u32,
     /// Most query heads of a workgroup.
     pub queries: u32,
@@ -73,7 +78,17 @@ impl AttendDecodeShape {
         let is_few = large && groups <= capabilities.cores_or_guess() as usize;
         let positions = if is_few { 32 } else { 16 };
         let local = (positions * heads.dim as u32 / 8).next_power_of_two().clamp(64, 512);
-        let most = if large && queries <= 2 { 512 } else { 256 };
+        // Small workgroups begin and end beside others that read, if the last round of them fills
+        // most of the device (`docs/benchmarks/gpu-kernels.md`).
+        let resident = SMALL_OF_CORE * capabilities.cores_or_guess() as usize;
+        let rounds = groups.div_ceil(resident);
+        let fills = rounds == 1 || 4 * groups >= 3 * rounds * resident;
+        let is_crowd = large && rows >= CROWD && queries == 2 && kind == KvType::F16 && fills;
+        let most = match queries {
+            _ if is_crowd => 128,
+            ..=2 if large => 512,
+            _ => 256,
+        };
         let mut local = if software { 32 } else { local.min(most) };
         let room = capabilities.shared_bytes as usize;
         while least_shared_bytes(local / capabilities.subgroup, queries, heads.dim) > room
@@ -97,7 +112,7 @@ impl AttendDecodeShape {
             // Workgroups of 512 invocations have 128 registers for each invocation.
             unroll: if queries * heads.dim > 4 * 256 || local > 256 && !halved { 2 } else { 4 },
             queries: queries as u32,
-            splits: (wanted / groups).clamp(1, 64) as u32,
+            splits: if is_crowd { 1 } else { (wanted / groups).clamp(1, 64) as u32 },
             alone: 4,
             least: if large { 1 } else { 4 },
             elements: if halved { 8 } else { 16 },
@@ -279,6 +294,8 @@ impl DecodeLaunch {
         let heads = self.attention.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
         assert!(self.shape.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
+        let unroll = self.shape.unroll as usize;
+        assert!(unroll.is_power_of_two() && unroll <= KV_BLOCK, "{unroll} positions of a block");
         let wide = self.cache.wide_elements();
         let elements = wide.map_or(2, |elements| elements.min(self.shape.elements as usize));
         let most = capabilities.subgroup.min(self.shape.lanes) as usize;

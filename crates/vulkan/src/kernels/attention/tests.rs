@@ -254,6 +254,7 @@ fn layouts_of_every_kind_agree() {
         (heads(2, 1, 12), KvType::F32, 64, 8, 4, 4, 1, 1, 16),
         (heads(2, 1, 48), KvType::Int8, 16, 2, 2, 3, 1, 1, 8),
         (heads(4, 2, 128), KvType::Int8, 32, 4, 1, 4, 4, 1, 8),
+        (heads(4, 2, 64), KvType::F16, 32, 8, 4, 1, 1, 1, 16),
     ];
     for (at, case) in cases.into_iter().enumerate() {
         let (heads, kind, local, lanes, unroll, splits, alone, least, elements) = case;
@@ -688,5 +689,11 @@ fn few_rows_get_few_large_workgroups() {
             let shape = AttendDecodeShape::suited(&capabilities, &attention, kind, rows);
             assert_eq!((shape.splits, shape.local), (splits, local), "{rows} rows");
         }
+    }
+    // Crowds of 4B: small workgroups, except where their last round would be a third of one.
+    let attention = plain(Heads { query: 8, kv: 4, dim: 256 });
+    for (rows, local) in [(64, 128), (128, 512), (256, 128)] {
+        let shape = AttendDecodeShape::suited(&capabilities, &attention, KvType::F16, rows);
+        assert_eq!((shape.splits, shape.local), (1, local), "{rows} rows");
     }
 }
