@@ -6,10 +6,10 @@
 //!
 //! Each row chooses 8 of 128 experts at random; with `--skew` some experts are chosen more often.
 //! The kernel of few rows is compared with matrix units, with groups of each size and in each
-//! shape. Times are medians of [`RUNS`] runs with a barrier between any two launches, and include
-//! sorting and conversions. GB/s counts the matrices of the chosen experts once, TFLOP/s two
-//! operations for each of their weights and each entry. The device is the best one, or the one that
-//! `TRINE_TEST_VULKAN` names.
+//! shape, after rows in f32 or in halves were gathered. Times are medians of [`RUNS`] runs with a
+//! barrier between any two launches, and include sorting and conversions. GB/s counts the matrices
+//! of the chosen experts once, TFLOP/s two operations for each of their weights and each entry. The
+//! device is the best one, or the one that `TRINE_TEST_VULKAN` names.
 //!
 //! With `--sweep` each product runs in every shape of a grid, with groups of several sizes, from 9
 //! rows on also on matrix units; the best of each are printed. A run chooses other experts than the
@@ -101,6 +101,8 @@ struct Bed {
     plenty: Buffer,
     count: Buffer,
     input: Buffer,
+    /// Codes and scales of the same in halves.
+    halves: [Buffer; 2],
     sorted: Buffer,
     /// Codes and scales of the operands of both products.
     operands: [[Buffer; 2]; 2],
@@ -150,11 +152,12 @@ impl Bed {
         let entries = most * USED;
         let places = (entries + EXPERTS * 63).next_multiple_of(64);
         let kind = OperandKind::Fixed16;
-        let mut operand = |columns: usize| -> Result<_> {
-            let bytes = places * kind.code_bytes(columns);
-            Ok([device(bytes)?, device(places * kind.scale_bytes(columns))?])
+        let mut operand = |rows: usize, columns: usize| -> Result<_> {
+            let bytes = rows * kind.code_bytes(columns);
+            Ok([device(bytes)?, device(rows * kind.scale_bytes(columns))?])
         };
-        let operands = [operand(HIDDEN)?, operand(WIDTH)?];
+        let operands = [operand(places, HIDDEN)?, operand(places, WIDTH)?];
+        let halves = operand(most, HIDDEN)?;
         let values: Vec<f32> = (0..most * HIDDEN).map(|at| (at % 13) as f32 - 6.0).collect();
         Ok(Self {
             gpu: gpu.clone(),
@@ -166,6 +169,7 @@ impl Bed {
             plenty: upload(gpu, &[EXPERTS as u32]),
             count: upload(gpu, &[0_u32]),
             input: upload(gpu, &values),
+            halves,
             sorted: device(64 * places)?,
             operands,
             gated: device(4 * entries * WIDTH)?,
@@ -246,17 +250,9 @@ impl Bed {
     /// Returns the same with both products in a shape of their own.
     fn few_as(&self, grouping: Grouping, shapes: [MatvecShape; 2]) -> Result<Vec<Dispatch>> {
         let kind = OperandKind::Fixed16;
-        let convert = RowsLaunch {
-            work: RowWork::Convert { parts: 1 },
-            source: self.input.span(),
-            epsilon: 0.0,
-            within: RowLimits::NONE,
-            made: Some(Made::Operand(self.operand(0, kind))),
-            extent: self.extent(HIDDEN),
-        };
         let [gated, down] = self.products(grouping, kind);
         let mut launches = vec![
-            convert.dispatch(&self.gpu, "convert", 0)?,
+            self.convert(self.operand(0, kind))?,
             gated.dispatch_as(&self.gpu, shapes[0], "gated", 0)?,
             down.dispatch_as(&self.gpu, shapes[1], "down", 0)?,
         ];
@@ -276,33 +272,61 @@ impl Bed {
         launch.dispatch(&self.gpu, "flush", 0)
     }
 
-    fn gather(&self, grouping: Grouping, product: usize, kind: OperandKind) -> GatherLaunch {
+    fn convert(&self, operand: Operand) -> Result<Dispatch, GpuError> {
+        let launch = RowsLaunch {
+            work: RowWork::Convert { parts: 1 },
+            source: self.input.span(),
+            epsilon: 0.0,
+            within: RowLimits::NONE,
+            made: Some(Made::Operand(operand)),
+            extent: self.extent(HIDDEN),
+        };
+        launch.dispatch(&self.gpu, "convert", 0)
+    }
+
+    fn gather(
+        &self,
+        grouping: Grouping,
+        source: Operand,
+        product: usize,
+        kind: OperandKind,
+    ) -> GatherLaunch {
         GatherLaunch {
             grouping,
             sorted: self.sorted.span(),
-            source: [&self.input, &self.gated][product].span(),
+            source,
             shared: [USED, 1][product],
-            used: USED,
+            columns: [HIDDEN, WIDTH][product],
             operand: self.operand(product, kind),
-            extent: self.extent([HIDDEN, WIDTH * USED][product]),
         }
     }
 
-    /// Returns the launches of a layer on matrix units, both products in a shape of their own.
+    /// Returns the launches of a layer on matrix units, both products in a shape of their own, from
+    /// rows in f32 or in halves.
     fn units(
         &self,
         grouping: Grouping,
         kind: OperandKind,
+        is_f32: bool,
         shapes: [&MatmulShape; 2],
     ) -> Result<Vec<Dispatch>> {
         let [gated, down] = self.products(grouping, kind);
-        Ok(vec![
+        let [codes, scales] = &self.halves;
+        let halves =
+            Operand { kind: OperandKind::Halves, codes: codes.span(), scales: scales.span() };
+        let source = if is_f32 { Operand::plain(self.input.span()) } else { halves };
+        let entries = Operand::plain(self.gated.span());
+        let mut launches = vec![
             self.sort(grouping)?,
-            self.gather(grouping, 0, kind).dispatch(&self.gpu, "gather", 0)?,
+            self.gather(grouping, source, 0, kind).dispatch(&self.gpu, "gather", 0)?,
             gated.dispatch_on_units(&self.gpu, shapes[0], "gated", 0)?,
-            self.gather(grouping, 1, kind).dispatch(&self.gpu, "gather entries", 0)?,
+            self.gather(grouping, entries, 1, kind).dispatch(&self.gpu, "gather entries", 0)?,
             down.dispatch_on_units(&self.gpu, shapes[1], "down", 0)?,
-        ])
+        ];
+        if !is_f32 {
+            launches.insert(1, self.convert(halves)?);
+        }
+        Ok(launches)
     }
 }
 
@@ -459,8 +483,10 @@ fn main() -> Result<()> {
             let [gated, down] =
                 [gated, down].map(|launch| launch.shapes_on_units(gpu.capabilities()));
             for (first, second) in gated.iter().zip(&down) {
-                let units = bed.units(grouping, kind, [first, second])?;
-                layouts.push((format!("groups of {columns}, {first:?}"), units));
+                for (is_f32, form) in [(true, "f32"), (false, "halves")] {
+                    let units = bed.units(grouping, kind, is_f32, [first, second])?;
+                    layouts.push((format!("groups of {columns} from {form}, {first:?}"), units));
+                }
             }
         }
         let start = Instant::now();

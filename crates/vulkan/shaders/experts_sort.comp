@@ -16,14 +16,13 @@ layout(constant_id = 2) const uint USED = 1;
 layout(constant_id = 3) const uint COLUMNS = 1;
 // Groups that there is memory for.
 layout(constant_id = 4) const uint GROUPS = 1;
-// 1: each group has COLUMNS places, those without an entry the last, and entries are told theirs.
+// 1: each group has COLUMNS places, those without an entry the last.
 layout(constant_id = 5) const uint PADDED = 0;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t chosen;
     uint64_t groups;  // (expert, first place, number of entries, 0); no entries beyond the last group
     uint64_t entries; // of each place
-    uint64_t places;  // of each entry, if PADDED
     uint64_t rows;
 } args;
 
@@ -77,8 +76,6 @@ void main() {
     }
     barrier();
     for (uint i = own; i < entries; i += local) {
-        const uint place = atomicAdd(sort_places[expert_of(i)], 1u);
-        Words(args.entries).at[place] = i;
-        if (PADDED != 0u) Words(args.places).at[i] = place;
+        Words(args.entries).at[atomicAdd(sort_places[expert_of(i)], 1u)] = i;
     }
 }

@@ -29,12 +29,10 @@ layout(constant_id = 4) const uint COLUMNS = 32;
 layout(constant_id = 5) const uint PER = 1;
 // Rows here for each row of the step.
 layout(constant_id = 6) const uint PARTS = 1;
-// Places of the operand that a row is copied to, which `places` names; 0: it goes to its own.
-layout(constant_id = 7) const uint COPIES = 0;
 // Whether a bias is added to the row first: of modes 8 and 9.
-layout(constant_id = 8) const uint BIASED = 0;
+layout(constant_id = 7) const uint BIASED = 0;
 // What stays within limits. Bit 0: the row, bit 1: the target, both before anything is done, bit 2: the result.
-layout(constant_id = 9) const uint LIMITED = 0;
+layout(constant_id = 8) const uint LIMITED = 0;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t source;
@@ -51,7 +49,6 @@ layout(push_constant, scalar) uniform Args {
     float epsilon;
     // Factor on the sum of an addition.
     float scale;
-    uint64_t places;
     uint64_t bias;
     vec2 row_limits;
     vec2 target_limits;
@@ -179,14 +176,7 @@ void work_on_row(uint row) {
     if ((LIMITED & 4u) != 0u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] = mix(vec4(0.0), within(v[i], args.result_limits), has_columns(i));
     }
-    if (COPIES == 0u) {
-        give_row(args.plain, args.codes, args.scales, row, norm_is_result(), 2u);
-    } else {
-        find_highest(2u);
-        for (uint copy = 0u; copy < COPIES; ++copy) {
-            store_halves(args.codes, args.scales, Words(args.places).at[row * COPIES + copy]);
-        }
-    }
+    give_row(args.plain, args.codes, args.scales, row, norm_is_result(), 2u);
 }
 
 void main() {

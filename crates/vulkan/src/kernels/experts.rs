@@ -12,16 +12,17 @@ use crate::capabilities::Capabilities;
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
-use crate::kernels::handles::{Addresses, Extent, Handles, Made, Role, Visitor, spans};
-use crate::kernels::rows::{RowLimits, RowWork, RowsLaunch};
+use crate::kernels::handles::{Addresses, Extent, Handles, Visitor, spans};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 pub mod clusters;
+mod gather;
 mod grouping;
 pub mod product;
 pub mod router;
 
+pub use gather::GatherLaunch;
 pub use grouping::Grouping;
 
 /// Most experts: the logits of a row are compared in shared memory.
@@ -208,7 +209,6 @@ struct SortArgs {
     chosen: u64,
     groups: u64,
     entries: u64,
-    places: u64,
     rows: u64,
 }
 
@@ -242,7 +242,6 @@ impl SortLaunch {
             chosen: self.chosen.address,
             groups: self.sorted.address,
             entries: self.sorted.address + self.grouping.entries_at(),
-            places: self.sorted.address + self.grouping.places_at(),
             rows: row_count,
         };
         let (reads, writes) = spans(|by| _ = self.visit(by));
@@ -257,77 +256,6 @@ impl SortLaunch {
             link: Link::Outside,
             hands: None,
         })
-    }
-}
-
-/// Brings rows into an operand of halves in the order of sorted entries: `shaders/rows.comp`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GatherLaunch<H: Handles = Addresses> {
-    /// How entries are grouped, with places.
-    pub grouping: Grouping,
-    /// What [`SortLaunch`] has made of them.
-    pub sorted: H::Rows,
-    /// (rows, columns) or (rows, used x columns) f32.
-    pub source: H::Rows,
-    /// Entries that share a row of the source: `used`, or 1.
-    pub shared: usize,
-    /// Entries of a row of the step.
-    pub used: usize,
-    /// The operand, with a row for each place.
-    pub operand: H::Operand,
-    /// The rows of the step, and the columns of the source.
-    pub extent: H::Extent,
-}
-
-impl<H: Handles> GatherLaunch<H> {
-    /// Returns the launch over what a visitor gives for its operands.
-    pub(crate) fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> GatherLaunch<B> {
-        GatherLaunch {
-            grouping: self.grouping,
-            sorted: by.read(self.sorted),
-            source: by.read(self.source),
-            shared: self.shared,
-            used: self.used,
-            operand: by.operand(Role::Write, self.operand),
-            extent: by.extent(self.extent, self.source),
-        }
-    }
-
-    /// Returns what is launched.
-    pub(crate) fn name(&self) -> &'static str {
-        "gather by expert"
-    }
-}
-
-impl GatherLaunch {
-    /// Returns the dispatch of the launch.
-    ///
-    /// # Errors
-    /// If the kernel cannot be compiled.
-    ///
-    /// # Panics
-    /// If entries have no places, or the operand is not in halves.
-    pub fn dispatch(
-        &self,
-        gpu: &dyn Compiler,
-        label: &str,
-        step: usize,
-    ) -> Result<Dispatch, GpuError> {
-        assert!(self.grouping.is_padded && self.operand.kind.is_halves(), "an operand of places");
-        let launch = RowsLaunch {
-            work: RowWork::Gather {
-                parts: self.used / self.shared,
-                copies: self.shared,
-                places: self.sorted,
-                at: self.grouping.places_at(),
-            },
-            source: self.source,
-            epsilon: 0.0,
-            within: RowLimits::NONE,
-            made: Some(Made::Operand(self.operand)),
-            extent: self.extent,
-        };
-        launch.dispatch(gpu, label, step)
     }
 }
 

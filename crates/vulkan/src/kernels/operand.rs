@@ -110,6 +110,11 @@ pub struct Operand {
 }
 
 impl Operand {
+    /// Rows in f32, as a product takes them.
+    pub fn plain(rows: Span) -> Self {
+        Self { kind: OperandKind::Plain, codes: rows, scales: Span { address: 0, bytes: 0 } }
+    }
+
     /// Returns the memory that it takes.
     pub fn spans(&self) -> impl Iterator<Item = Span> {
         [self.codes, self.scales].into_iter().filter(|span| span.bytes > 0)

@@ -26,17 +26,6 @@ pub enum RowWork<H: Handles = Addresses> {
         /// Rows here for each row of the step.
         parts: usize,
     },
-    /// Nothing, but it goes to places of the operand, which is in halves.
-    Gather {
-        /// Rows here for each row of the step.
-        parts: usize,
-        /// Places of a row.
-        copies: usize,
-        /// Memory with the places, u32, those of a row one after another.
-        places: H::Rows,
-        /// Where they begin in it, in bytes.
-        at: u64,
-    },
     /// Its norm.
     Norm {
         /// Factors of the columns, f32; `None` for 1.
@@ -138,9 +127,6 @@ impl<H: Handles> RowWork<H> {
     fn visit<B: Handles>(&self, by: &mut impl Visitor<H, B>) -> RowWork<B> {
         match *self {
             RowWork::Convert { parts } => RowWork::Convert { parts },
-            RowWork::Gather { parts, copies, places, at } => {
-                RowWork::Gather { parts, copies, places: by.read(places), at }
-            }
             RowWork::Norm { weight } => {
                 RowWork::Norm { weight: weight.map(|weight| by.vector(weight)) }
             }
@@ -172,7 +158,6 @@ impl<H: Handles> RowWork<H> {
     fn name(&self) -> &'static str {
         match self {
             RowWork::Convert { .. } => "convert",
-            RowWork::Gather { .. } => "gather by expert",
             RowWork::Norm { .. } => "norm",
             RowWork::NormAdd { .. } => "norm_add",
             RowWork::NormAddNorm { .. } => "norm_add_norm",
@@ -207,7 +192,7 @@ impl<H: Handles> RowWork<H> {
     /// Returns the rows here for each row of the step.
     fn parts(&self) -> usize {
         match *self {
-            RowWork::Convert { parts } | RowWork::Gather { parts, .. } => parts,
+            RowWork::Convert { parts } => parts,
             _ => 1,
         }
     }
@@ -218,7 +203,7 @@ impl RowWork {
     /// of a second norm or what a layer norm adds.
     fn mode(&self) -> (u32, u64, Option<Span>, u64) {
         match *self {
-            RowWork::Convert { .. } | RowWork::Gather { .. } => (0, 0, None, 0),
+            RowWork::Convert { .. } => (0, 0, None, 0),
             RowWork::Norm { weight: Some(weight) } => (1, weight, None, 0),
             RowWork::Norm { weight: None } => (10, 0, None, 0),
             RowWork::NormAdd { weight, target, .. } => (2, weight, Some(target.old), 0),
@@ -234,14 +219,6 @@ impl RowWork {
             }
             RowWork::Gelu { .. } => (9, 0, None, 0),
             RowWork::Gate { up } => (11, 0, Some(up), 0),
-        }
-    }
-
-    /// Returns the places of a row, and where those of all rows are.
-    fn places(&self) -> (usize, u64) {
-        match *self {
-            RowWork::Gather { copies, places, at, .. } => (copies, places.address + at),
-            _ => (0, 0),
         }
     }
 }
@@ -336,7 +313,6 @@ struct Args {
     chain: u64,
     epsilon: f32,
     scale: f32,
-    places: u64,
     bias: u64,
     within: [ValueLimits; 3],
 }
@@ -397,7 +373,6 @@ impl RowsLaunch {
         let parts = self.work.parts();
         let columns = columns / parts;
         let (local, per) = registers(columns);
-        let (copies, places) = self.work.places();
         let (mode, weight, beside, next_weight) = self.work.mode();
         if let RowWork::NormAdd { target, .. }
         | RowWork::NormAddNorm { target, .. }
@@ -416,7 +391,6 @@ impl RowsLaunch {
             columns as u32,
             per as u32,
             parts as u32,
-            copies as u32,
             u32::from(self.work.bias().is_some()),
             self.within.bits(),
         ];
@@ -434,7 +408,6 @@ impl RowsLaunch {
             chain: 0,
             epsilon: self.number(),
             scale: self.work.scale(),
-            places,
             bias: self.work.bias().unwrap_or(0),
             within: self.within.all(),
         };
@@ -446,15 +419,10 @@ impl RowsLaunch {
             groups: [(rows * parts) as u32, 1, 1],
             reads,
             writes,
-            // A link reads activations past the caches of single cores. Places are read through
-            // them, so a launch that has some waits at a barrier.
-            link: match self.work {
-                RowWork::Gather { .. } => Link::Outside,
-                _ => Link::Able {
-                    offset: std::mem::offset_of!(Args, chain),
-                    early: None,
-                    fill: Fill::Little,
-                },
+            link: Link::Able {
+                offset: std::mem::offset_of!(Args, chain),
+                early: None,
+                fill: Fill::Little,
             },
             hands: None,
         })

@@ -20,7 +20,7 @@ use crate::kernels::attention::{CacheSpan, FrameAddresses};
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::handles::{Addresses, Extent, Role, Visitor};
 use crate::kernels::matmul::MatmulLaunch;
-use crate::kernels::operand::{Operand, OperandKind};
+use crate::kernels::operand::Operand;
 use crate::pack::Matrix;
 use crate::weights::{Joint, Weights};
 
@@ -162,9 +162,7 @@ impl Emitter<'_> {
     /// Returns a value as a product takes it.
     fn form(&self, form: Form) -> Operand {
         match form {
-            Form::Rows(rows) => {
-                Operand { kind: OperandKind::Plain, codes: self.span(rows), scales: NOWHERE }
-            }
+            Form::Rows(rows) => Operand::plain(self.span(rows)),
             Form::Operand(operand) => self.operand(operand),
         }
     }

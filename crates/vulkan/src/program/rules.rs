@@ -16,8 +16,8 @@ use super::passes::Attended;
 use super::selection::Selection;
 use crate::kernels::attention::{Attention, DecodeLaunch, Fused, MatrixLaunch, OwnRows};
 use crate::kernels::elements::ElementWork;
-use crate::kernels::experts::Grouping;
 use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
+use crate::kernels::experts::{GatherLaunch, Grouping};
 use crate::kernels::heads::{Factors, HeadsLaunch, Rotated, Stored};
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
@@ -144,6 +144,7 @@ fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
                 ..
             }) => form,
             Work::Experts(ExpertsLaunch { input, .. }) => input,
+            Work::Gather(GatherLaunch { source, .. }) => source,
             _ => continue,
         };
         if *form == Form::Operand(operand) {

@@ -84,20 +84,13 @@ impl Grouping {
         if self.is_padded { self.groups() * self.columns } else { self.entries }
     }
 
-    /// Returns the bytes of sorted entries: 16 for a group, then the entry of each place, then, if
-    /// there are places without one, the place of each entry.
+    /// Returns the bytes of sorted entries: 16 for a group, then the entry of each place.
     pub fn bytes(&self) -> usize {
-        let back = if self.is_padded { self.entries } else { 0 };
-        16 * self.groups() + 4 * (self.places() + back)
+        16 * self.groups() + 4 * self.places()
     }
 
     /// Returns where the entries of the places begin, in bytes.
     pub(crate) fn entries_at(&self) -> u64 {
         16 * self.groups() as u64
-    }
-
-    /// Returns where the places of the entries begin, in bytes.
-    pub(crate) fn places_at(&self) -> u64 {
-        self.entries_at() + 4 * self.places() as u64
     }
 }

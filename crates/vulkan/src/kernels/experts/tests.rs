@@ -1,11 +1,14 @@
 use trine_backend::reference::ops;
 
+mod gather;
 mod router;
 mod units;
 
+use self::units::{Choice, chosen_of};
 use super::product::{ExpertsLaunch, ExpertsOutput};
 use super::*;
 use crate::capabilities::DeviceKind;
+use crate::kernels::handles::Made;
 use crate::kernels::matvec::tests::{columns_of, fixed_values, input, products, random, widened};
 use crate::kernels::operand::{GROUP, Operand, OperandKind};
 use crate::pack::Format;
@@ -127,22 +130,23 @@ fn each_entry_is_in_one_group_of_its_expert() {
     for (rows, used, experts) in
         [(2, 1, 1), (3, 2, 5), (40, 8, 128), (70, 3, 4), (30, 2, 1000), (5, 32, EXPERTS_MAX)]
     {
-        let grouping = Grouping::suited(DeviceKind::Integrated, rows + 2, used, experts);
-        let numbers = random((rows + 2) * used, rows as u64, experts as f32);
-        let mut chosen: Vec<f32> =
-            numbers.iter().map(|x| (x + experts as f32 / 2.0).floor().max(0.0)).collect();
-        chosen[rows * used..].fill(f32::NAN);
-        let (groups, entries) = sorted(&chosen, rows, used, grouping);
-        let mut seen = vec![0; rows * used];
-        for [expert, first, count, _] in groups {
-            assert!(count as usize <= grouping.columns);
-            for &entry in &entries[first as usize..][..count as usize] {
-                seen[entry as usize] += 1;
-                let wanted = (chosen[entry as usize] as u32).min(experts as u32 - 1);
-                assert_eq!(expert, wanted, "{rows} {used} {experts}");
+        let all = (rows + 2) * used;
+        let chosen = chosen_of(Choice::Random, experts, rows * used, all, rows as u64);
+        let suited = Grouping::suited(DeviceKind::Integrated, rows + 2, used, experts);
+        for grouping in [suited, Grouping { columns: 32, is_padded: true, ..suited }] {
+            let (groups, entries) = sorted(&chosen, rows, used, grouping);
+            let mut seen = vec![0; rows * used];
+            for [expert, first, count, _] in groups {
+                assert!(count as usize <= grouping.columns);
+                assert!(!grouping.is_padded || first.is_multiple_of(32), "{grouping:?}");
+                for &entry in &entries[first as usize..][..count as usize] {
+                    seen[entry as usize] += 1;
+                    let wanted = (chosen[entry as usize] as u32).min(experts as u32 - 1);
+                    assert_eq!(expert, wanted, "{grouping:?}");
+                }
             }
+            assert!(seen.iter().all(|&times| times == 1), "{grouping:?}: {seen:?}");
         }
-        assert!(seen.iter().all(|&times| times == 1), "{rows} {used} {experts}: {seen:?}");
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn random(count: usize, seed: u64, size: f32) -> Vec<f32> {
 }
 
 /// Returns the halves of a row, those that fill it up to a whole group included.
-fn halves_of(kind: OperandKind, codes: &[u8], row: usize, columns: usize) -> Vec<f16> {
+pub(crate) fn halves_of(kind: OperandKind, codes: &[u8], row: usize, columns: usize) -> Vec<f16> {
     let halves: &[f16] = bytemuck::cast_slice(codes);
     let padded = columns.next_multiple_of(GROUP);
     let place = |column| match kind {
@@ -42,7 +42,7 @@ pub(crate) fn allocated(kind: OperandKind, rows: usize) -> usize {
 }
 
 /// Checks a row of an operand, the values of which may differ by `part` of the largest one.
-fn check_row(
+pub(crate) fn check_row(
     kind: OperandKind,
     codes: &[u8],
     scales: &[f32],

@@ -202,7 +202,7 @@ impl Lowering<'_> {
         let Entries { grouping, order } = self.entries(chosen, matrix, joint.format)?;
         let (source, of) = (self.rows(input)?, self.rows_of(input));
         let form = if grouping.is_padded {
-            Form::Operand(self.gathered(&joint, grouping, order, (source, of), shared, used))
+            Form::Operand(self.gathered(&joint, grouping, order, (source, of), shared))
         } else if joint.format.is_float() {
             Form::Rows(source)
         } else {
@@ -240,9 +240,12 @@ impl Lowering<'_> {
         sorted: ValueId,
         (source, of): (ValueId, Rows),
         shared: usize,
-        used: usize,
     ) -> OperandValue {
-        let kind = self.selection.units_operand(joint.format);
+        let (kind, columns) = (self.selection.units_operand(joint.format), joint.columns);
+        let source = match shared {
+            1 => Form::Rows(source),
+            _ => Form::Operand(self.halves(source, of)),
+        };
         let known = self.graph.nodes.iter().find_map(|node| match node.work {
             Work::Gather(GatherLaunch { sorted: by, source: from, operand, .. }) => {
                 ((by, from, operand.kind) == (sorted, source, kind)).then_some(operand)
@@ -252,10 +255,24 @@ impl Lowering<'_> {
         known.unwrap_or_else(|| {
             // Fragments lie in whole tiles of 64 rows.
             let rows = grouping.places().next_multiple_of(64);
-            let operand = self.graph.fresh_operand_of(rows, joint.columns, kind);
-            let extent = ();
-            let launch = GatherLaunch { grouping, sorted, source, shared, used, operand, extent };
+            let operand = self.graph.fresh_operand_of(rows, columns, kind);
+            let launch = GatherLaunch { grouping, sorted, source, shared, columns, operand };
             self.push(of, Work::Gather(launch));
+            operand
+        })
+    }
+
+    /// Returns rows as halves, after their conversion if there is none yet.
+    fn halves(&mut self, source: ValueId, of: Rows) -> OperandValue {
+        let kind = OperandKind::Halves;
+        let known = self.graph.nodes.iter().find_map(|node| {
+            let (rows, operand) = node.work.conversion()?;
+            ((rows, operand.kind) == (source, kind)).then_some(operand)
+        });
+        known.unwrap_or_else(|| {
+            let operand = self.graph.fresh_operand(source, kind);
+            let (work, made) = (RowWork::Convert { parts: 1 }, MadeValue::Operand(operand));
+            self.push(of, Work::Rows(RowsLaunch::of(work, source, 0.0, made)));
             operand
         })
     }

@@ -15,7 +15,7 @@ const SHARE: f64 = 4e-5;
 
 /// Which experts the entries have.
 #[derive(Debug, Clone, Copy)]
-enum Choice {
+pub(super) enum Choice {
     /// Any.
     Random,
     /// All the same.
@@ -46,7 +46,13 @@ struct Units {
 }
 
 /// Returns numbers of experts for some entries, and broken ones for the others.
-fn chosen_of(choice: Choice, experts: usize, entries: usize, all: usize, seed: u64) -> Vec<f32> {
+pub(super) fn chosen_of(
+    choice: Choice,
+    experts: usize,
+    entries: usize,
+    all: usize,
+    seed: u64,
+) -> Vec<f32> {
     let numbers = random(all, seed, experts as f32);
     let number = |x: f32| match choice {
         Choice::Random => (x + experts as f32 / 2.0).floor().max(0.0),
@@ -94,11 +100,10 @@ impl Units {
         let gather = GatherLaunch {
             grouping,
             sorted: sorted.span(),
-            source: source.span(),
+            source: Operand::plain(source.span()),
             shared: if is_own { 1 } else { used },
-            used,
+            columns,
             operand,
-            extent: Extent { columns: if is_own { used * columns } else { columns }, ..extent },
         };
         let plain = poisoned(&gpu, (4 * entries * rows) as u64);
         let gated = |split| ExpertsOutput::Gated { split, made: Made::Rows(plain.span()) };
@@ -250,28 +255,6 @@ fn products_of_experts_in_matrices_agree_for_q8_0() {
 #[test]
 fn products_of_experts_in_matrices_agree_for_k_formats() {
     of_blocks(256).for_each(check_units);
-}
-
-#[test]
-fn entries_are_told_their_places() {
-    for (rows, used, experts, columns) in [(40, 8, 128, 16), (70, 3, 4, 32), (9, 1, 1, 64)] {
-        let entries = (rows + 2) * used;
-        let grouping = Grouping { entries, experts, columns, is_padded: true };
-        let chosen = chosen_of(Choice::Random, experts, rows * used, entries, rows as u64);
-        let (groups, words) = sorted(&chosen, rows, used, grouping);
-        let (places, back) = words.split_at(grouping.places());
-        let mut seen = 0;
-        for [expert, first, count, _] in groups {
-            assert!(count as usize <= columns && (first as usize).is_multiple_of(columns));
-            for place in first..first + count {
-                let entry = places[place as usize] as usize;
-                assert_eq!(back[entry], place);
-                assert_eq!(expert, (chosen[entry] as u32).min(experts as u32 - 1));
-                seen += 1;
-            }
-        }
-        assert_eq!(seen, rows * used);
-    }
 }
 
 /// Needs no device: every device with matrix units has shapes for the experts of Gemma 4 26B-A4B.
