@@ -29,8 +29,8 @@ pub use grouping::Grouping;
 pub const EXPERTS_MAX: usize = 2048;
 /// Most experts of a row.
 pub const USED_MAX: usize = 256;
-/// Fewest invocations of the workgroup that sorts, and most: each waits for memory twice for each
-/// of its entries.
+/// Fewest invocations of the workgroup that sorts, and most: each waits for memory twice for every
+/// eight of its entries.
 const SORTING: (u32, u32) = (256, 1024);
 
 /// Logits up to which a choice compares all with one another: CHOICE_MANY of the shader.
