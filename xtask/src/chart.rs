@@ -1,8 +1,8 @@
 //! Charts and tables of recorded benchmarks.
 //!
 //! `docs/benchmarks/NAME.json` is the record: one row a test, and the sources of each column. From
-//! it come `NAME.svg` and the table between the markers of `NAME.md`. A figure that is not there was
-//! not measured, and the table says so.
+//! it come `NAME.svg` and the table between the markers of `NAME.md`. A figure that is not there
+//! was not measured, and the table says so.
 //!
 //! The SVG is written by hand: plotting libraries write fixed colours, and the chart follows the
 //! reader's light or dark mode by a style sheet of its own. Besides, each test has its own scale,
@@ -270,11 +270,12 @@ fn svg(record: &Record) -> String {
         writeln!(keys, "{}", words(WIDTH - MARGIN, 73.0, "muted right", "full width: the limit"));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" role=\"img\" aria-labelledby=\"title description\">\n  \
+         width=\"{WIDTH}\" height=\"{height}\" role=\"img\" \
+         aria-labelledby=\"title description\">\n  \
          <title id=\"title\">{}</title>\n  <desc id=\"description\">{}</desc>\n  \
          <style>\n{STYLE}  </style>\n  \
-         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{height}\" rx=\"6\"/>\n{}\n{}\n{keys}{body}\
-         </svg>\n",
+         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{height}\" rx=\"6\"/>\n{}\n{}\n\
+         {keys}{body}</svg>\n",
         escape(&record.title),
         escape(&description(record)),
         words(MARGIN, 30.0, "title", &record.title),

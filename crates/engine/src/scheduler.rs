@@ -184,8 +184,9 @@ impl Scheduler {
 
     /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
     /// to do. Picks at most `decodes` decoding sequences, and at most `prompt_rows` rows of prompts
-    /// next to any, or behind any in flight (both at least one). Passes over what `cuts` makes wait. Returns the goal of
-    /// the step; if sequences of several goals wait, the goals take turns.
+    /// next to any, or behind any in flight (both at least one). Passes over what `cuts` makes
+    /// wait. Returns the goal of the step; if sequences of several goals wait, the goals take
+    /// turns.
     pub fn next_step(
         &mut self,
         decodes: usize,
@@ -262,8 +263,8 @@ impl Scheduler {
         self.phases.contains(&Phase::Decode)
     }
 
-    /// Returns whether the latest token of a sequence is in a step in flight. Its next row waits for
-    /// that of the step that is picked now.
+    /// Returns whether the latest token of a sequence is in a step in flight. Its next row waits
+    /// for that of the step that is picked now.
     fn has_flying_text(&self) -> bool {
         self.phases.contains(&Phase::Decoding)
     }

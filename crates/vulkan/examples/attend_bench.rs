@@ -106,6 +106,26 @@ impl Case {
     fn ahead(&self, row: usize) -> u32 {
         if self.together { (self.rows - 1 - row) as u32 } else { 0 }
     }
+
+    /// Returns the words of the frame, and tiles of so many rows, of sequences that have so many
+    /// blocks each.
+    fn frame(&self, tile_rows: usize, blocks: usize) -> (Vec<u32>, Vec<[u32; 4]>) {
+        let (mut words, mut tiles) =
+            (vec![(self.sequences * self.rows) as u32, 0, 0, 0], Vec::new());
+        for sequence in 0..self.sequences {
+            let table = (sequence * blocks) as u32;
+            for row in 0..self.rows {
+                let slot = sequence as u32 | self.ahead(row) << 16;
+                words.extend([0, (self.depth + row) as u32, slot, table]);
+                if row % tile_rows == 0 {
+                    let count = tile_rows.min(self.rows - row) as u32;
+                    tiles.push([(sequence * self.rows + row) as u32, count, 0, 0]);
+                }
+            }
+        }
+        words[2] = tiles.len() as u32;
+        (words, tiles)
+    }
 }
 
 fn cases(small: bool) -> Vec<Case> {
@@ -193,19 +213,7 @@ impl Bed {
         }
         let rows = case.sequences * case.rows;
         let tile_rows = if heads.query > heads.kv { TILE_ROWS } else { 4 * TILE_ROWS };
-        let (mut words, mut tiles) = (vec![rows as u32, 0, 0, 0], Vec::new());
-        for sequence in 0..case.sequences {
-            let table = (sequence * blocks_of_sequence) as u32;
-            for row in 0..case.rows {
-                let slot = sequence as u32 | case.ahead(row) << 16;
-                words.extend([0, (case.depth + row) as u32, slot, table]);
-                if row % tile_rows == 0 {
-                    let count = tile_rows.min(case.rows - row) as u32;
-                    tiles.push([(sequence * case.rows + row) as u32, count, 0, 0]);
-                }
-            }
-        }
-        words[2] = tiles.len() as u32;
+        let (words, tiles) = case.frame(tile_rows, blocks_of_sequence);
         // Neighbouring blocks of a sequence are apart, as they are after some time of use.
         let tables: Vec<u32> = (0..blocks).map(|at| spread(at, blocks) as u32).collect();
         let frame = [upload(gpu, &words), upload(gpu, &tables), upload(gpu, &tiles)];

@@ -209,6 +209,28 @@ impl Placement {
     }
 }
 
+impl Placement {
+    /// Writes where the tables are that steps only look rows up in, a line for each part with any.
+    fn tables(&self, unit: Unit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, part) in self.parts.iter().enumerate() {
+            if part.memory.mapped > 0 {
+                let bytes = unit.text(part.memory.mapped);
+                writeln!(f, "part {index} reads {bytes} {} of weights from the file", unit.name)?;
+            }
+            let held = part.plan.bytes_at(WeightPlace::Held);
+            if held > 0 {
+                let bytes = unit.text(held);
+                writeln!(
+                    f,
+                    "part {index} has tables of {bytes} {} in its memory, which has room for them",
+                    unit.name
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Writes a table of parts, a line each, and lines on the sizes of the whole.
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,21 +269,7 @@ impl fmt::Display for Placement {
                 )?;
             }
         }
-        for (index, part) in self.parts.iter().enumerate() {
-            if part.memory.mapped > 0 {
-                let bytes = unit.text(part.memory.mapped);
-                writeln!(f, "part {index} reads {bytes} {} of weights from the file", unit.name)?;
-            }
-            let held = part.plan.bytes_at(WeightPlace::Held);
-            if held > 0 {
-                let bytes = unit.text(held);
-                writeln!(
-                    f,
-                    "part {index} has tables of {bytes} {} in its memory, which has room for them",
-                    unit.name
-                )?;
-            }
-        }
+        self.tables(unit, f)?;
         for (index, part) in self.parts.iter().enumerate() {
             if let Some(largest) = part.limiting_buffer() {
                 let bytes = unit.text(largest);

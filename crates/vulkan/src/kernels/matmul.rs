@@ -65,11 +65,11 @@
 //! for queries, keys and values take about as long as memory does, which is why activations are
 //! written as halves.
 //!
-//! The split kernel multiplies 22 bits of each activation, and of each weight in f32, as two halves:
-//! two terms, of weights in f32 three. Weights in bf16 and f32 are counted in a unit of their matrix
-//! (`weights/reach.rs`), so that their range does not matter. The other kernels on matrix units
-//! round decoded weights to f16 once, with a relative error of 2^-11; beyond 65504 these become
-//! infinite, and those in bf16 below 2^-24 become zero.
+//! The split kernel multiplies 22 bits of each activation, and of each weight in f32, as two
+//! halves: two terms, of weights in f32 three. Weights in bf16 and f32 are counted in a unit of
+//! their matrix (`weights/reach.rs`), so that their range does not matter. The other kernels on
+//! matrix units round decoded weights to f16 once, with a relative error of 2^-11; beyond 65504
+//! these become infinite, and those in bf16 below 2^-24 become zero.
 
 use bytemuck::{Pod, Zeroable};
 

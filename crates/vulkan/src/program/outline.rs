@@ -51,8 +51,8 @@ impl Outline {
         gather::gather_unless(plan, looks_up)
     }
 
-    /// Returns whether the device's memory can have a table as it is stored, in one allocation, with
-    /// fours of elements that the kernel counts by 31 bits.
+    /// Returns whether the device's memory can have a table as it is stored, in one allocation,
+    /// with fours of elements that the kernel counts by 31 bits.
     fn holds_table(&self, table: &Weight) -> bool {
         let Weight { rows, columns, dtype, .. } = *table;
         let planes = device_format(dtype).and_then(|format| format.plane_bytes(rows, columns));

@@ -42,8 +42,8 @@ impl PassKey {
 
 /// Returns whether a pass of a Plan is recorded twice, each time for other memory of the host's:
 /// then a step in it can be written while another one runs. Those for pieces of prompts are, and
-/// for the end of one. Where a guest takes part the host has no time for that, and a part of a model
-/// has one step at a time: pieces follow one another from part to part.
+/// for the end of one. Where a guest takes part the host has no time for that, and a part of a
+/// model has one step at a time: pieces follow one another from part to part.
 pub(super) fn is_two_sided(plan: &Plan, key: &PassKey) -> bool {
     let Width { tokens, outputs } = key.width;
     let is_of_prompt = key.goal == Goal::Main && key.attended == Attended::Tiles;

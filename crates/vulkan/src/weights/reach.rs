@@ -143,7 +143,8 @@ impl Reach {
             let sum = weighted_squares(format.magnitudes(&mut magnitudes, row), &self.squares);
             let mut length = sum.sqrt() as f32;
             if sum.is_finite() {
-                // The length of a row of weights beyond 6e37 may exceed what a number in f32 can be.
+                // The length of a row of weights beyond 6e37 may exceed what a number in f32 can
+                // be.
                 length = length.min(f32::MAX);
             }
             reach.store(length.to_bits(), Ordering::Relaxed);

@@ -119,7 +119,8 @@ fn split_products_of_large_and_small_weights_agree() {
     }
 }
 
-/// Needs no device: the kernel writes its products as rows, with or without gates, and nothing else.
+/// Needs no device: the kernel writes its products as rows, with or without gates, and nothing
+/// else.
 #[test]
 fn split_products_are_rows() {
     let capabilities = crate::capabilities::presets::h200();
