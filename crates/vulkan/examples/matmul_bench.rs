@@ -26,13 +26,13 @@ use trine_testing::bench::{self, median};
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::handles::Made;
 use trine_vulkan::kernels::matmul::{
-    DirectShape, FloatsShape, FragmentShape, MatmulLaunch, MatmulShape,
+    DirectShape, FloatsShape, FragmentShape, MatmulLaunch, MatmulShape, turned,
 };
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::product::{
     Product, ProductInput, ProductLaunch, ProductOutput, Segment,
 };
-use trine_vulkan::pack::{Format, Matrix};
+use trine_vulkan::pack::{Arranged, Format, Matrix};
 use trine_vulkan::raw::memory::{Arena, Buffer, MemoryUse};
 use trine_vulkan::raw::transfer::Transfer;
 use trine_vulkan::{DeviceSelector, Gpu, testing};
@@ -120,17 +120,23 @@ fn pattern(bytes: usize, scales: bool) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// Returns random matrices of a format.
+/// Returns random matrices of a format, arranged as well if there is a kernel for that.
 fn matrices(gpu: &Arc<Gpu>, format: Format, work: &Work) -> Result<Vec<(Matrix, Buffer)>> {
     const PIECE: usize = 1 << 22;
     let (codes, scales) = (pattern(PIECE, false), pattern(PIECE, true));
     let sizes = format.plane_bytes(work.rows, work.columns).expect("the sizes are small");
     let (starts, total) = sizes.layout().expect("the sizes are small");
-    let mut arena = Arena::new(gpu, MemoryUse::Device, total * LAUNCHES as u64);
+    let (plain, _) = Matrix::at(0, format, work.rows, work.columns).expect("the sizes are small");
+    let arranged = if turned::suits(format, work.gated, &[work.rows]) {
+        turned::arranged_bytes(&plain)
+    } else {
+        0
+    };
+    let mut arena = Arena::new(gpu, MemoryUse::Device, (total + arranged) * LAUNCHES as u64);
     let transfer = Transfer::new(gpu);
     let mut made = Vec::new();
     for _ in 0..LAUNCHES {
-        let buffer = arena.allocate(total, "a matrix")?;
+        let buffer = arena.allocate(total + arranged, "a matrix")?;
         let planes = [
             (starts.codes, sizes.codes, &codes),
             (starts.high, sizes.high, &codes),
@@ -144,9 +150,20 @@ fn matrices(gpu: &Arc<Gpu>, format: Format, work: &Work) -> Result<Vec<(Matrix, 
             }
         }
         let matrix = Matrix::at(buffer.address(), format, work.rows, work.columns);
-        made.push((matrix.expect("the sizes are small").0, buffer));
+        let (matrix, _) = matrix.expect("the sizes are small");
+        let address = buffer.address() + total;
+        let arranged = (arranged > 0).then_some(Arranged { address, is_gated: work.gated });
+        made.push((Matrix { arranged, ..matrix }, buffer));
     }
     transfer.finish()?;
+    if arranged > 0 {
+        let arrange = |(matrix, _): &(Matrix, Buffer)| {
+            matrix.arranged.map(|arranged| turned::arrange(gpu, matrix, arranged, work.name))
+        };
+        let dispatches = made.iter().filter_map(arrange).collect::<Result<Vec<_>, _>>()?;
+        let seconds = median(testing::timed(gpu, &dispatches));
+        println!("{} arranged in {:.1} us", work.name, seconds * 1e6);
+    }
     Ok(made)
 }
 
@@ -202,6 +219,10 @@ fn describe(shape: &MatmulShape) -> String {
         MatmulShape::Direct(shape) => format!(
             "direct subgroups {} lefts {} rights {} workgroups {}",
             shape.subgroups, shape.lefts, shape.rights, shape.workgroups
+        ),
+        MatmulShape::Turned(shape) => format!(
+            "turned subgroups {}x{} workgroups {}",
+            shape.subgroups.0, shape.subgroups.1, shape.workgroups
         ),
         MatmulShape::Floats(shape) => format!(
             "floats subgroups {}x{} lefts {} rights {} workgroups {}",

@@ -557,9 +557,7 @@ void store_one(const uint row, const uint column, const float value) {
         Floats(push.target).at[row * (HEADS * DIM) + column] = value;
         return;
     }
-    // Fragments have each four in the order 0, 2, 1, 3.
-    const uint place = column % 2u * 2u + column % 4u / 2u;
-    const uint at = HALVES == 1u ? row * (HEADS * DIM) + column : 4u * operand_fragment(row, column & ~3u, HEADS * DIM / 128u) + place;
+    const uint at = HALVES == 1u ? row * (HEADS * DIM) + column : operand_fragment_half(row, column, HEADS * DIM / 128u);
     KvShorts(push.target).at[at] = uint16_t(packHalf2x16(vec2(value, 0.0)));
 }
 

@@ -437,7 +437,9 @@ void main() {
                     Pairs(push.target).at[target + i] = uvec2(packHalf2x16(four.xy), packHalf2x16(four.zw));
                 } else {
                     const uint at = operand_fragment(output_row, column + 4u * i, HEADS * DIM / 128u);
-                    Pairs(push.target).at[at] = operand_in_order(four);
+                    const uvec2 halves = operand_in_order(four);
+                    Words(push.target).at[at] = halves.x;
+                    Words(push.target).at[at + 2u] = halves.y;
                 }
             }
         }

@@ -215,17 +215,17 @@ void take_block(const uint count, const bool is_partial, const bool is_last) {
 void store_fours(const uint row, const uint column, const vec4 first, const vec4 second, const bool are_both) {
     const uint at = operand_fragment(row, column, HEADS * DIM / 128u);
     if (are_both) {
-        Quads(push.codes).at[at / 2u] = uvec4(operand_in_order(first), operand_in_order(second));
+        Quads(push.codes).at[at / 4u] = uvec4(operand_in_order(first), operand_in_order(second)).xzyw;
     } else {
-        Pairs(push.codes).at[at] = operand_in_order(first);
+        const uvec2 halves = operand_in_order(first);
+        Words(push.codes).at[at] = halves.x;
+        Words(push.codes).at[at + 2u] = halves.y;
     }
 }
 
 void store_one(const uint row, const uint column, const float value) {
-    // Each four lie in the order 0, 2, 1, 3.
-    const uint place = column % 2u * 2u + column % 4u / 2u;
-    const uint at = operand_fragment(row, column & ~3u, HEADS * DIM / 128u);
-    Halves(push.codes).at[4u * at + place] = uint16_t(packHalf2x16(vec2(value, 0.0)));
+    const uint at = operand_fragment_half(row, column, HEADS * DIM / 128u);
+    Halves(push.codes).at[at] = uint16_t(packHalf2x16(vec2(value, 0.0)));
 }
 
 // Stores the rows r and r + 8 of a left factor, as means of halves.

@@ -107,10 +107,10 @@ void give_fragments(const uint place, const uint c) {
         [[unroll]] for (uint i = 0u; i < 4u; ++i) lower[i] = eight_of(place + 8u, other, c + 8u * i);
     }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        const uint at = operand_fragment(first + place, c + 8u * i, GROUPS) / 2u;
-        const uint next = operand_fragment(first + place, c + 8u * i + 4u, GROUPS) / 2u;
-        Quads(args.codes).at[at] = uvec4(in_order(upper[i].xy), in_order(lower[i].xy));
-        Quads(args.codes).at[next] = uvec4(in_order(upper[i].zw), in_order(lower[i].zw));
+        const uint at = operand_fragment(first + place, c + 8u * i, GROUPS) / 4u;
+        const uint next = operand_fragment(first + place, c + 8u * i + 4u, GROUPS) / 4u;
+        Quads(args.codes).at[at] = uvec4(in_order(upper[i].xy), in_order(lower[i].xy)).xzyw;
+        Quads(args.codes).at[next] = uvec4(in_order(upper[i].zw), in_order(lower[i].zw)).xzyw;
     }
 }
 

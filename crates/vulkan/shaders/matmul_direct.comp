@@ -178,8 +178,8 @@ void multiply(const uint group, const uint following) {
         if (turn == PRODUCTS / 2) load_scales(following);
         Right rights[RIGHTS];
         [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
-            rights[j] = j % 2 == 0 ? right_of(operands[j / 2].x, operands[j / 2].y)
-                                  : right_of(operands[j / 2].z, operands[j / 2].w);
+            rights[j] = j % 2 == 0 ? right_of(operands[j / 2].x, operands[j / 2].z)
+                                  : right_of(operands[j / 2].y, operands[j / 2].w);
         }
         [[unroll]] for (uint i = 0; i < LEFTS; i++) {
             const Left left = left_of(decode(2 * i, product), decode(2 * i + 1, product));

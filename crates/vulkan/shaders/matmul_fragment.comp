@@ -161,8 +161,8 @@ void multiply(const uint n, const uint group) {
         load_operands(group_within(following), (product + 1) % PRODUCTS, ahead);
         Right rights[RIGHTS];
         [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
-            rights[j] = j % 2 == 0 ? right_of(operands[j / 2].x, operands[j / 2].y)
-                                  : right_of(operands[j / 2].z, operands[j / 2].w);
+            rights[j] = j % 2 == 0 ? right_of(operands[j / 2].x, operands[j / 2].z)
+                                  : right_of(operands[j / 2].y, operands[j / 2].w);
         }
         [[unroll]] for (uint i = 0; i < LEFTS; i++) {
             const uint at = n * ROWS + 2 * i;

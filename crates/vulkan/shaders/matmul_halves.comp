@@ -98,8 +98,8 @@ void load_operands(const uint product, out uvec4 loaded[PAIRS]) {
 void multiply() {
     Right rights[RIGHTS];
     [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
-        rights[j] = j % 2 == 0 ? right_of(operands[j / 2].x, operands[j / 2].y)
-                              : right_of(operands[j / 2].z, operands[j / 2].w);
+        rights[j] = j % 2 == 0 ? right_of(operands[j / 2].x, operands[j / 2].z)
+                              : right_of(operands[j / 2].y, operands[j / 2].w);
     }
     [[unroll]] for (uint i = 0; i < LEFTS; i++) {
         const Left left = left_of(weights[i].xz, weights[i].yw);
@@ -180,14 +180,15 @@ void store_halves(const uint feature, const uint token, const vec4 first, const 
     uvec4 halves = uvec4(0);
     if (feature < push.args.features) {
         const float inverse = matmul_inverse_unit(push.args);
-        halves = uvec4(operand_in_order(first * inverse), operand_in_order(second * inverse));
+        halves = uvec4(operand_in_order(first * inverse), operand_in_order(second * inverse)).xzyw;
     }
     const uint at = operand_fragment(token, feature, groups);
     const bool are_both = token + 8 < push.args.tokens;
     if (are_both) {
-        Quads(push.args.out0).at[at / 2] = halves;
+        Quads(push.args.out0).at[at / 4] = halves;
     } else {
-        Pairs(push.args.out0).at[at] = halves.xy;
+        Words(push.args.out0).at[at] = halves.x;
+        Words(push.args.out0).at[at + 2] = halves.z;
     }
     if (feature == 0) {
         MatmulFloats(push.args.out1).at[token] = push.args.unit;

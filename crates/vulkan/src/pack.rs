@@ -174,6 +174,15 @@ impl Format {
     }
 }
 
+/// Weights arranged for products of many rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arranged {
+    /// Device address.
+    pub address: u64,
+    /// Whether they are the rows of a gate and as many of up, for a gated product.
+    pub is_gated: bool,
+}
+
 /// A matrix in device memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Matrix {
@@ -188,6 +197,8 @@ pub struct Matrix {
     /// Power of two of which no weight in bf16 or f32 is more than 2^15 times as large, in which
     /// kernels count them as halves; NaN if one is not finite. 1 for other formats.
     pub unit: f32,
+    /// The same weights arranged for [`turned`](crate::kernels::matmul::turned), if they are there.
+    pub arranged: Option<Arranged>,
 }
 
 impl Matrix {
@@ -204,7 +215,7 @@ impl Matrix {
             scales: plane(starts.scales, sizes.scales),
             supers: plane(starts.supers, sizes.supers),
         };
-        Some((Matrix { format, rows, columns, planes, unit: 1.0 }, total))
+        Some((Matrix { format, rows, columns, planes, unit: 1.0, arranged: None }, total))
     }
 
     /// Returns `rows` rows of the matrix from `first` on as a matrix.
@@ -217,7 +228,7 @@ impl Matrix {
             scales: after(self.planes.scales, row.scales),
             supers: after(self.planes.supers, row.supers),
         };
-        Self { rows, planes, ..*self }
+        Self { rows, planes, arranged: None, ..*self }
     }
 
     /// Returns the bytes of the weights, and the additions and multiplications of a product with

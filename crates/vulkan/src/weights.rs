@@ -19,9 +19,11 @@ use crate::raw::gpu::Gpu;
 use crate::raw::memory::{ALIGNMENT, Arena, Buffer, MemoryUse, blocks_bytes};
 use crate::raw::transfer::Transfer;
 
+mod copies;
 mod joint;
 mod reach;
 
+use copies::{Copies, arrange};
 pub(crate) use joint::Joint;
 pub use reach::Reach;
 pub(crate) use reach::{activated, norm_before};
@@ -130,7 +132,9 @@ impl Weights {
     ) -> Result<Self, BackendError> {
         let name = gpu.capabilities().name.clone();
         let joints = joints(gpu.capabilities(), plan);
-        let total: u64 = joints.iter().map(|joint| planned_bytes(plan, lent, joint)).sum();
+        let copies = Copies::of(gpu.capabilities(), plan);
+        let size = |joint| planned_bytes(plan, lent, joint) + copies.bytes(plan, joint);
+        let total: u64 = joints.iter().map(size).sum();
         let mut arena = Arena::new(gpu, MemoryUse::Device, total);
         let (transfer, spare) = (Transfer::new(gpu), Spare::default());
         let done = Mutex::new(0);
@@ -149,6 +153,7 @@ impl Weights {
             gpu,
             plan,
             lent,
+            copies: &copies,
             model,
             transfer: &transfer,
             spare: &spare,
@@ -170,7 +175,7 @@ impl Weights {
                 Some(_) => allocate(),
             }
             let mut buffers = buffers.into_iter();
-            let sizes = joints.iter().map(|joint| planned_bytes(plan, lent, joint));
+            let sizes = joints.iter().map(size);
             for list in together(sizes) {
                 let joints = &joints[list];
                 let ready: Vec<_> = joints.iter().zip(&mut buffers).collect();
@@ -193,6 +198,7 @@ impl Weights {
             load_vectors(model, plan, &noted, &mut arena, &transfer).map_err(fail)?;
         memory.push(buffer);
         transfer.finish().map_err(fail)?;
+        arrange(gpu, plan, &matrices).map_err(fail)?;
         let noted = Some(noted);
         let (tables, mapped) = (tables(model, plan)?, plan.bytes_at(WeightPlace::File));
         let bytes = arena.allocated();
@@ -207,12 +213,14 @@ impl Weights {
     /// addresses.
     pub(crate) fn described(capabilities: &Capabilities, plan: &Plan, first: u64) -> Option<Self> {
         let (mut next, mut matrices, mut units) = (first, Vec::new(), Vec::new());
-        for Joint { weights, format, columns } in joints(capabilities, plan) {
-            let rows = weights.iter().map(|id| plan.weight(*id).rows).sum();
-            let (matrix, bytes) = Matrix::at(next, format, rows, columns)?;
-            next += bytes.next_multiple_of(256);
-            units.push((weights[0], 1.0));
-            matrices.push((weights, matrix));
+        let copies = Copies::of(capabilities, plan);
+        for joint in joints(capabilities, plan) {
+            let rows = joint.rows(plan).iter().sum();
+            let (matrix, bytes) = Matrix::at(next, joint.format, rows, joint.columns)?;
+            let arranged = copies.after(&joint, next, bytes);
+            next += (bytes + copies.bytes(plan, &joint)).next_multiple_of(256);
+            units.push((joint.weights[0], 1.0));
+            matrices.push((joint.weights, Matrix { arranged, ..matrix }));
         }
         let address = |weight: &trine_model::Weight| (!weight.is_matrix()).then_some(next);
         let vectors = plan.weights.iter().map(address).collect();
@@ -294,7 +302,8 @@ fn planned_bytes(plan: &Plan, lent: Option<&Plan>, joint: &Joint) -> u64 {
 /// Returns the bytes of device memory that the weights of a Plan take, which may be `lent` as in
 /// [`Weights::load`].
 pub(crate) fn forecast(capabilities: &Capabilities, plan: &Plan, lent: Option<&Plan>) -> u64 {
-    let bytes = |joint| planned_bytes(plan, lent, joint);
+    let copies = Copies::of(capabilities, plan);
+    let bytes = |joint| planned_bytes(plan, lent, joint) + copies.bytes(plan, joint);
     let mut sizes: Vec<u64> = joints(capabilities, plan).iter().map(bytes).collect();
     let matrices = sizes.iter().sum();
     sizes.push(vector_bytes(plan));
@@ -324,6 +333,7 @@ struct Load<'a> {
     gpu: &'a Gpu,
     plan: &'a Plan,
     lent: Option<&'a Plan>,
+    copies: &'a Copies,
     model: &'a Model,
     transfer: &'a Transfer,
     spare: &'a Spare,
@@ -365,6 +375,11 @@ impl Load<'_> {
                 == OperandKind::Split
     }
 
+    /// Returns the bytes of a joint without its copy.
+    fn bytes(&self, joint: &Joint) -> u64 {
+        planned_bytes(self.plan, self.lent, joint)
+    }
+
     fn vector(&self, id: WeightId) -> Vec<f32> {
         self.model.vector(self.plan.weight(id))
     }
@@ -390,7 +405,7 @@ impl Load<'_> {
         sender: mpsc::Sender<Result<Buffer, BackendError>>,
     ) {
         for joint in joints {
-            let bytes = planned_bytes(self.plan, self.lent, joint);
+            let bytes = self.bytes(joint) + self.copies.bytes(self.plan, joint);
             let buffer = arena.allocate(bytes, &self.plan.weight(joint.weights[0]).name);
             let is_last = buffer.is_err();
             let is_taken = sender.send(buffer.map_err(|error| error.on(self.name))).is_ok();
@@ -404,6 +419,7 @@ impl Load<'_> {
     fn joint(&self, joint: &Joint, buffer: Buffer) -> Result<Loaded, BackendError> {
         let reaches = self.reaches(joint);
         let (mut matrix, other_formats) = self.matrix(joint, &reaches, &buffer)?;
+        matrix.arranged = self.copies.after(joint, buffer.address(), self.bytes(joint));
         let mut unit = None;
         if self.counts_in_units(joint) {
             matrix.unit = unit_of_weights(&reaches);
@@ -464,7 +480,7 @@ impl Load<'_> {
             supers: base + starts.supers,
         };
         let other_formats = other_formats.into_iter().flatten().collect();
-        Ok((Matrix { format, rows, columns, planes, unit: 1.0 }, other_formats))
+        Ok((Matrix { format, rows, columns, planes, unit: 1.0, arranged: None }, other_formats))
     }
 
     /// Packs a tensor's rows, beginning at row `first`.

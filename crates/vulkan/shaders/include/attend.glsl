@@ -176,7 +176,10 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
             const uvec2 halves = uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
             ActivePairs(args.codes).at[(row * (HEADS * DIM) + column) / 4u] = halves;
         } else {
-            ActivePairs(args.codes).at[operand_fragment(row, column, PADDED / 128u)] = operand_in_order(value);
+            const uint at = operand_fragment(row, column, PADDED / 128u);
+            const uvec2 halves = operand_in_order(value);
+            ActiveWords(args.codes).at[at] = halves.x;
+            ActiveWords(args.codes).at[at + 2u] = halves.y;
         }
         if (column == 0u) ActiveFloats(args.scales).at[row] = 1.0;
     }

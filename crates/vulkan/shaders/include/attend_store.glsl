@@ -14,7 +14,10 @@ void store(const uint row, const uint column, const float low[8], const float hi
             const uvec2 both = uvec2(packHalf2x16(four.xy), packHalf2x16(four.zw));
             Pairs(push.target).at[(row * (HEADS * DIM) + column) / 4u + i] = both;
         } else {
-            Pairs(push.target).at[operand_fragment(row, column + 4u * i, HEADS * DIM / 128u)] = operand_in_order(four);
+            const uint at = operand_fragment(row, column + 4u * i, HEADS * DIM / 128u);
+            const uvec2 halves = operand_in_order(four);
+            Words(push.target).at[at] = halves.x;
+            Words(push.target).at[at + 2u] = halves.y;
         }
     }
 }

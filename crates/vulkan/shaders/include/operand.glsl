@@ -35,12 +35,17 @@ uvec2 operand_fixed(vec4 v, float inverse) {
     return uvec2(high, low ^ 0x80808080u);
 }
 
-// Returns the place of columns c..c + 3 of a row, c a multiple of 4, in an operand in fragment order with `groups` groups of
-// columns, in pieces of four halves.
+// Returns the place of the first two of columns c..c + 3 of a row, c a multiple of 4, in an operand in fragment order with `groups`
+// groups of columns, in pairs of halves; the other two lie two pairs further on (operand_in_order).
 uint operand_fragment(const uint row, const uint c, const uint groups) {
     const uint product = (row / 64 * groups + c / 128) * 8 + c % 16 / 4 * 2 + c % 32 / 16;
     const uint lane = row % 8 * 4 + c % 128 / 32;
-    return ((product * 4 + row % 64 / 16) * 32 + lane) * 2 + row / 8 % 2;
+    return ((product * 4 + row % 64 / 16) * 32 + lane) * 4 + row / 8 % 2;
+}
+
+// Returns the place of one column, in halves.
+uint operand_fragment_half(const uint row, const uint c, const uint groups) {
+    return 2 * operand_fragment(row, c & ~3u, groups) + c % 2 * 4 + c % 4 / 2;
 }
 
 // Returns the place of columns c..c + 3 of a row, c a multiple of 4, in a split operand with `groups` groups of columns, in pieces
@@ -59,7 +64,7 @@ vec4 operand_rest(const vec4 values, const uvec2 halves, const uint zero) {
     return values - vec4(unpackHalf2x16(halves.x ^ zero), unpackHalf2x16(halves.y ^ zero));
 }
 
-// Returns four values as halves in fragment order.
+// Returns four values as halves in fragment order: the first and the third, then the others.
 uvec2 operand_in_order(const vec4 v) {
     return uvec2(packHalf2x16(v.xz), packHalf2x16(v.yw));
 }

@@ -5,10 +5,8 @@
 // Stores an output of a gated product as a half, unless it is beyond the edges.
 void store_in_order(const uint feature, const uint token, const float value) {
     if (feature < push.args.features && token < push.args.tokens) {
-        const uint at = operand_fragment(token, feature & ~3u, push.args.features / 128);
-        // Each four lie in the order 0, 2, 1, 3.
-        const uint place = (feature & 1) * 2 + (feature >> 1 & 1);
-        OutputHalves(push.args.out0).at[4 * at + place] = float16_t(value);
+        const uint at = operand_fragment_half(token, feature, push.args.features / 128);
+        OutputHalves(push.args.out0).at[at] = float16_t(value);
         if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
     }
 }

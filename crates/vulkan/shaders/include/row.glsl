@@ -113,7 +113,10 @@ void store_halves(uint64_t codes, uint64_t scales, uint row) {
             ActivePairs(codes).at[at] = high;
             ActivePairs(codes).at[at + OPERAND_REST] = uvec2(packHalf2x16(low.xy), packHalf2x16(low.zw));
         } else if (OPERAND == 3u) {
-            ActivePairs(codes).at[operand_fragment(row, c, PADDED / 128u)] = operand_in_order(scaled);
+            const uint at = operand_fragment(row, c, PADDED / 128u);
+            const uvec2 halves = operand_in_order(scaled);
+            ActiveWords(codes).at[at] = halves.x;
+            ActiveWords(codes).at[at + 2u] = halves.y;
         } else {
             ActivePairs(codes).at[(row * PADDED + c) / 4u] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
         }

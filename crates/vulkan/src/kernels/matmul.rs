@@ -1,6 +1,6 @@
 //! Products of a matrix with several rows of activations: `shaders/matmul_matrix.comp`,
-//! `matmul_fragment.comp`, `matmul_resident.comp`, `matmul_direct.comp`, `matmul_halves.comp`,
-//! `matmul_split.comp`, `matmul_dot.comp`, `matmul_float.comp`.
+//! `matmul_fragment.comp`, `matmul_resident.comp`, `matmul_direct.comp`, `matmul_turned.comp`,
+//! `matmul_halves.comp`, `matmul_split.comp`, `matmul_dot.comp`, `matmul_float.comp`.
 //!
 //! For a matrix of m x k weights and n rows of activations:
 //!
@@ -10,6 +10,7 @@
 //! | resident | up to 8 rows of quantised matrices, cooperative matrices of a known layout (`probe.rs`) | the same | bytes of the matrix |
 //! | fragment | 9 to 64 rows of quantised matrices, on the same units | [`super::operand::OperandKind::Fragments`] | bytes of the matrix; 2mnk over the matrix units' rate |
 //! | direct | more rows, on the same units | the same | 2mnk over the matrix units' rate |
+//! | turned | rows of prompts, matrices that lie arranged, on the same units | the same | 2mnk over the matrix units' rate |
 //! | halves | weights of pictures in f16 fragments, on the same units | the same | 2mnk over the matrix units' rate; bytes of the products |
 //! | split | weights in f16, bf16 and f32, as exact as f32, on the same units | [`super::operand::OperandKind::Split`] | 4mnk (f32: 6mnk) over the matrix units' rate; bytes of the matrix |
 //! | dot | quantised weights, other devices | [`super::operand::OperandKind::Fixed16`] | 2mnk / 4 integer dot products (high and low bytes) |
@@ -56,6 +57,12 @@
 //! a subgroup issues in order: its decoding waits for loads, and its products for decoding, with
 //! two subgroups for each unit that issues to fill the gaps.
 //!
+//! The turned kernel has tokens as left factors and arranged weights ([`turned`]) as right ones. For
+//! 16 columns of its 64 x 64 results a subgroup issues 32 products, 188 clocks at 640 TFLOP/s, loads
+//! 2 KiB of activations and 576 bytes of weights, each 512 bytes in a row, and decodes eight right
+//! factors with some 50 other instructions. The products of layers of Gemma 3 4B and 27B at 2,048
+//! rows reach 290 to 400 TFLOP/s on an H200 (`docs/benchmarks/gpu-kernels.md`).
+//!
 //! The halves kernel decodes nothing: both factors lie in memory in the order in which the matrix
 //! units hold them. For a product of 16 columns a subgroup with 64 rows of weights and 64 of
 //! activations loads 4 KiB through the core's first cache, and issues 32 products, 188 clocks at
@@ -97,6 +104,7 @@ mod rounds;
 mod shape;
 #[cfg(test)]
 mod tests;
+pub mod turned;
 
 pub use direct::DirectShape;
 pub use floats::FloatsShape;
@@ -105,8 +113,8 @@ pub use launch::MatmulLaunch;
 use launch::PIECE_ROWS;
 pub use probe::Instruction;
 pub use resident::ResidentShape;
-use rounds::Rounds;
 pub use shape::{MatmulShape, MatrixShape, TileShape};
+pub use turned::TurnedShape;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
@@ -136,6 +144,7 @@ fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
         MatmulShape::Fragment(_) => "matmul_fragment",
         MatmulShape::Resident(_) => "matmul_resident",
         MatmulShape::Direct(_) => "matmul_direct",
+        MatmulShape::Turned(_) => "matmul_turned",
         MatmulShape::Tile(_) if format.is_float() => "matmul_float",
         MatmulShape::Tile(_) => "matmul_dot",
     };
@@ -150,6 +159,7 @@ impl MatmulLaunch {
             MatmulShape::Resident(shape) => return shape.scratch_bytes(self),
             MatmulShape::Matrix(_)
             | MatmulShape::Direct(_)
+            | MatmulShape::Turned(_)
             | MatmulShape::Floats(_)
             | MatmulShape::Tile(_) => {}
         }
@@ -223,9 +233,13 @@ impl MatmulLaunch {
         MatmulLaunch { product, scratch: self.scratch }
     }
 
-    fn args(&self, rounds: Rounds) -> Args {
-        let product = &self.product;
-        let (front, outputs) = (product.front(), product.outputs() as u32);
+    fn args(&self, shape: &MatmulShape) -> Args {
+        let (product, rounds) = (&self.product, shape.rounds(self));
+        let (mut front, outputs) = (product.front(), product.outputs() as u32);
+        if let (MatmulShape::Turned(_), Some(arranged)) = (shape, product.matrix.arranged) {
+            let [codes, scales, _] = turned::planes(&product.matrix, arranged.address);
+            front.set_planes(codes, scales);
+        }
         let (_, splits) = product.split();
         let by_fours = front.outputs.iter().all(|address| address.is_multiple_of(16))
             && splits.iter().chain([&outputs]).all(|count| count.is_multiple_of(4));
@@ -314,6 +328,10 @@ impl ProductLaunch for MatmulLaunch {
         shapes
     }
 
+    fn form(&self) -> &'static str {
+        self.product.matrix.arranged.map_or("", |_| " arranged")
+    }
+
     fn parameters(shape: &MatmulShape) -> Vec<u32> {
         shape.parameters()
     }
@@ -334,7 +352,7 @@ impl ProductLaunch for MatmulLaunch {
         let scratch = self.scratch.filter(|_| used > 0);
         Ok(Layout {
             kernel: KernelKey { shader, constants, subgroup },
-            push: Push::of(&self.args(shape.rounds(self))),
+            push: Push::of(&self.args(&shape)),
             workgroups: shape.workgroups(self),
             scratch: scratch.map(|scratch| Span { bytes: used, ..scratch }),
             link: if shape.is_chained(self) {

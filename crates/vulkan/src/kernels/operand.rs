@@ -12,10 +12,10 @@
 //!          codes:  row, column, f16
 //!          scales: row, f32
 //! Fragments
-//!          the same values in the order in which subgroups hold right factors of 16 columns x 8 rows (`matmul/probe.rs`); rows
-//!          are padded to tiles of 64 with rows that nobody writes
-//!          codes:  tile of 64 rows, group of 128, product 2 w + h, 16 rows 0..3, lane 4 r + b, [row r, row 8 + r],
-//!                  columns 16 h + 4 w.. of block b as 0, 2, 1, 3, f16
+//!          the same values in the order in which subgroups hold left factors of 16 rows x 16 columns, of which a half is a right
+//!          factor of 8 rows (`matmul/probe.rs`); rows are padded to tiles of 64 with rows that nobody writes
+//!          codes:  tile of 64 rows, group of 128, product 2 w + h, 16 rows 0..3, lane 4 r + b, columns 16 h + 4 w.. of block b:
+//!                  [0 and 2, 1 and 3] of [row r, row 8 + r], f16
 //!          scales: row, f32
 //! Split    f16 as in Fragments, and what each of them leaves of its value, f16 again: relative error 2^-22
 //!          codes:  tile of 64 rows, group of 128, product 2 q + h, [halves, what they leave], 16 rows 0..3, lane 4 r + b,
@@ -129,7 +129,7 @@ pub(crate) fn fragment_place(row: usize, column: usize, columns: usize) -> usize
     let product = within % 16 / 4 * 2 + within / 16;
     let tile = ((row / 64 * groups + group) * 8 + product) * 4 + row % 64 / 16;
     let lane = row % 8 * 4 + block;
-    ((tile * 32 + lane) * 2 + row / 8 % 2) * 4 + [0, 2, 1, 3][column % 4]
+    ((tile * 32 + lane) * 4 + column % 2 * 2 + row / 8 % 2) * 2 + column % 4 / 2
 }
 
 /// Returns where a value of a row stands in the codes of [`OperandKind::Split`], in halves; what

@@ -264,6 +264,13 @@ pub(super) struct Front {
     pub(super) outputs: [u64; OUTPUTS_MAX],
 }
 
+impl Front {
+    /// Sets the planes of a matrix that has no others.
+    pub(super) fn set_planes(&mut self, codes: u64, scales: u64) {
+        (self.codes, self.scales) = (codes, scales);
+    }
+}
+
 /// The arguments of the norms before a product.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
@@ -332,7 +339,13 @@ pub trait ProductLaunch: Sync {
         let Matrix { format, rows, columns, .. } = matrix;
         let [kernel, format, input, output] =
             [Self::KERNEL, format.name(), input.name(), output.name()];
-        format!("{kernel} {format} {rows}x{columns} w{width} {input} {output}")
+        let form = self.form();
+        format!("{kernel} {format} {rows}x{columns} w{width} {input} {output}{form}")
+    }
+
+    /// Returns the end of [`ProductLaunch::key`]: what else makes the kernel offer other shapes.
+    fn form(&self) -> &'static str {
+        ""
     }
 
     /// Returns the dispatch of the launch in a shape.

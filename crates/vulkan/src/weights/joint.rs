@@ -31,6 +31,11 @@ impl Joint {
         Self { weights: vec![id], format: format_of(weight.dtype), columns: weight.columns }
     }
 
+    /// Returns the rows of each of its weights.
+    pub(crate) fn rows(&self, plan: &Plan) -> Vec<usize> {
+        self.weights.iter().map(|id| plan.weight(*id).rows).collect()
+    }
+
     /// Returns whether its format is one of 16 bits in rows.
     pub(crate) fn is_short(&self) -> bool {
         matches!(self.format, Format::F16 | Format::Bf16)

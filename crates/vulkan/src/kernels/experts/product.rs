@@ -342,7 +342,14 @@ mod tests {
                 for tokens in [1, 2, 8, 16, 32, 512] {
                     let grouping = Grouping::suited(capabilities.kind, tokens, 8, 128);
                     let launch = |rows, columns, output| ExpertsLaunch {
-                        matrix: Matrix { format, rows: 128 * rows, columns, planes, unit: 1.0 },
+                        matrix: Matrix {
+                            format,
+                            rows: 128 * rows,
+                            columns,
+                            planes,
+                            unit: 1.0,
+                            arranged: None,
+                        },
                         first: 0,
                         rows,
                         step: 2 * rows,

@@ -7,6 +7,7 @@ use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::Instruction;
 use super::resident::{self, ResidentShape};
 use super::rounds::Rounds;
+use super::turned::{self, TurnedShape};
 use crate::capabilities::{Capabilities, DeviceKind, Element};
 use crate::kernels::operand::{GROUP, OperandKind, SCALE_BLOCK};
 use crate::pack::Format;
@@ -73,6 +74,8 @@ pub enum MatmulShape {
     Resident(ResidentShape),
     /// On the same units, for many rows of activations.
     Direct(DirectShape),
+    /// On the same units, for many rows of activations, with weights as right factors.
+    Turned(TurnedShape),
     /// On the same units, for many rows of activations and weights in floats.
     Floats(FloatsShape),
     /// Integer dot products for quantised weights, plain f32 for others.
@@ -175,6 +178,7 @@ impl MatmulShape {
             MatmulShape::Fragment(shape) => shape.tile(),
             MatmulShape::Resident(_) => ResidentShape::tile(),
             MatmulShape::Direct(shape) => shape.tile(),
+            MatmulShape::Turned(shape) => shape.tile(),
             MatmulShape::Floats(shape) => shape.tile(),
             MatmulShape::Tile(shape) => shape.tile,
         }
@@ -185,9 +189,10 @@ impl MatmulShape {
         match self {
             MatmulShape::Matrix(_) | MatmulShape::Resident(_) => OperandKind::Halves,
             MatmulShape::Floats(_) if format != Format::F16Fragments => OperandKind::Split,
-            MatmulShape::Fragment(_) | MatmulShape::Direct(_) | MatmulShape::Floats(_) => {
-                OperandKind::Fragments
-            }
+            MatmulShape::Fragment(_)
+            | MatmulShape::Direct(_)
+            | MatmulShape::Turned(_)
+            | MatmulShape::Floats(_) => OperandKind::Fragments,
             MatmulShape::Tile(_) if format.is_float() => OperandKind::Plain,
             MatmulShape::Tile(_) => OperandKind::Fixed16,
         }
@@ -245,7 +250,16 @@ impl MatmulShape {
                 if launch.product.matrix.format == Format::F16Fragments {
                     floats::candidates(capabilities, launch).into_iter().map(Self::Floats).collect()
                 } else if fragments.is_empty() {
-                    direct::candidates(capabilities, launch).into_iter().map(Self::Direct).collect()
+                    let direct = direct::candidates(capabilities, launch);
+                    let turned = turned::candidates(capabilities, launch);
+                    let mut direct: Vec<Self> = direct.into_iter().map(Self::Direct).collect();
+                    let turned = turned.into_iter().map(Self::Turned);
+                    if turned::is_first(launch) {
+                        turned.chain(direct).collect()
+                    } else {
+                        direct.extend(turned);
+                        direct
+                    }
                 } else {
                     fragments.into_iter().map(Self::Fragment).collect()
                 }
@@ -270,6 +284,7 @@ impl MatmulShape {
                 MatmulShape::Fragment(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Resident(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Direct(shape) => shape.fits(capabilities, launch),
+                MatmulShape::Turned(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Floats(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Tile(shape) => shape.fits(capabilities, launch),
             }
@@ -280,6 +295,7 @@ impl MatmulShape {
         match self {
             MatmulShape::Matrix(shape) => shape.rounds(launch),
             MatmulShape::Direct(shape) => shape.rounds(launch),
+            MatmulShape::Turned(shape) => shape.rounds(launch),
             MatmulShape::Floats(shape) => shape.rounds(launch),
             MatmulShape::Fragment(_) | MatmulShape::Resident(_) | MatmulShape::Tile(_) => {
                 Rounds::whole(launch.tiles(self.tile()))
@@ -291,7 +307,7 @@ impl MatmulShape {
     /// with all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on
     /// an H200 (`bench -p 512 -r 5` and `-r 10`).
     pub(super) fn is_chained(&self, launch: &MatmulLaunch) -> bool {
-        !matches!(self, MatmulShape::Tile(_) | MatmulShape::Direct(_) | MatmulShape::Floats(_))
+        matches!(self, MatmulShape::Matrix(_) | MatmulShape::Fragment(_) | MatmulShape::Resident(_))
             && launch.product.width <= CHAINED_ROWS
     }
 
@@ -302,6 +318,7 @@ impl MatmulShape {
             MatmulShape::Resident(shape) => shape.workgroups(launch),
             MatmulShape::Matrix(_)
             | MatmulShape::Direct(_)
+            | MatmulShape::Turned(_)
             | MatmulShape::Floats(_)
             | MatmulShape::Tile(_) => {
                 let Rounds { whole, shared, splits } = self.rounds(launch);
@@ -340,6 +357,9 @@ impl MatmulShape {
             MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups }) => {
                 vec![4, subgroups, lefts, rights, workgroups]
             }
+            MatmulShape::Turned(TurnedShape { subgroups, workgroups }) => {
+                vec![7, subgroups.0, subgroups.1, workgroups]
+            }
             MatmulShape::Floats(FloatsShape { subgroups, lefts, rights, workgroups }) => {
                 vec![6, subgroups.0, subgroups.1, lefts, rights, workgroups]
             }
@@ -362,6 +382,7 @@ impl MatmulShape {
             MatmulShape::Fragment(shape) => shape.constants(launch),
             MatmulShape::Resident(shape) => shape.constants(launch),
             MatmulShape::Direct(shape) => shape.constants(launch),
+            MatmulShape::Turned(shape) => shape.constants(launch),
             MatmulShape::Floats(shape) => shape.constants(launch),
             MatmulShape::Matrix(shape) => vec![
                 shape.local(capabilities.subgroup),

@@ -26,6 +26,7 @@ mod pieces;
 mod resident;
 mod short;
 mod split;
+mod turned_shapes;
 
 /// Bytes after each output that nothing may touch.
 const GUARD: usize = 1024;
@@ -230,12 +231,9 @@ impl Case {
         } else {
             ProductOutput::segments(&segments)
         };
-        let product = Product {
-            matrix: weights.matrix,
-            width: self.width,
-            input: ProductInput::Operand(operand),
-            output,
-        };
+        let (matrix, _arranged) = turned_shapes::arranged(&self.shape, weights.matrix, self.gated);
+        let product =
+            Product { matrix, width: self.width, input: ProductInput::Operand(operand), output };
         let mut launch = MatmulLaunch { product, scratch: None };
         let needed = launch.scratch_bytes(&self.shape);
         let scratch = scratch(&gpu, needed as usize);
@@ -392,6 +390,7 @@ fn width_within(shape: &MatmulShape, width: usize) -> usize {
         MatmulShape::Fragment(_) | MatmulShape::Resident(_) => width.min(shape.tile().1 as usize),
         MatmulShape::Matrix(_)
         | MatmulShape::Direct(_)
+        | MatmulShape::Turned(_)
         | MatmulShape::Floats(_)
         | MatmulShape::Tile(_) => width,
     }

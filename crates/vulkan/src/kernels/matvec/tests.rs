@@ -560,7 +560,8 @@ fn an_input_of_zeros_gives_zeros() {
 fn shapes_that_a_device_or_a_launch_cannot_have_are_refused() {
     let gpu = gpu();
     let planes = Default::default();
-    let matrix = Matrix { format: Format::Q4_0, rows: 64, columns: 128, planes, unit: 1.0 };
+    let matrix =
+        Matrix { format: Format::Q4_0, rows: 64, columns: 128, planes, unit: 1.0, arranged: None };
     let span = Span { address: 0, bytes: 0 };
     let operand = Operand { kind: OperandKind::Fixed16, codes: span, scales: span };
     let gated = ProductOutput::Gated(Made::Operand(operand));
@@ -598,6 +599,7 @@ fn a_matrix_with_more_units_than_the_kernel_counts_is_an_error() {
             columns: 1 << 13,
             planes: Default::default(),
             unit: 1.0,
+            arranged: None,
         };
         let segments = [Segment { rows, target: span }];
         let output = ProductOutput::segments(&segments);

@@ -2,7 +2,7 @@ use super::*;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::matvec::MatvecLaunch;
 use crate::kernels::one_row::OneRowLaunch;
-use crate::pack::{Format, PlaneBytes};
+use crate::pack::{Arranged, Format, PlaneBytes};
 
 const MATRIX: Matrix = Matrix {
     format: Format::Q4_0,
@@ -10,6 +10,7 @@ const MATRIX: Matrix = Matrix {
     columns: 256,
     planes: PlaneBytes { codes: 1, high: 2, scales: 3, supers: 4 },
     unit: 1.0,
+    arranged: None,
 };
 
 fn span(address: u64) -> Span {
@@ -54,6 +55,12 @@ fn keys_stay_as_files_have_them() {
         let product = Product { matrix: MATRIX, width, input, output };
         MatmulLaunch { product, scratch: None }.key()
     };
+    let arranged = |width, input, output| {
+        let copy = Some(Arranged { address: 0, is_gated: false });
+        let matrix = Matrix { arranged: copy, ..MATRIX };
+        let product = Product { matrix, width, input, output };
+        MatmulLaunch { product, scratch: None }.key()
+    };
     let interleaved = OperandKind::Interleaved;
     let keys = [
         stream(given(OperandKind::Plain), rows),
@@ -66,6 +73,7 @@ fn keys_stay_as_files_have_them() {
         matmul(16, given(OperandKind::Halves), halves),
         matmul(64, given(OperandKind::Fixed16), plain),
         matmul(512, given(OperandKind::Plain), rows),
+        arranged(512, given(OperandKind::Fragments), rows),
     ];
     let known = [
         "one_row q4_0 512x256 w1 f32 rows",
@@ -78,6 +86,7 @@ fn keys_stay_as_files_have_them() {
         "matmul q4_0 512x256 w16 halves gated halves",
         "matmul q4_0 512x256 w64 fixed16 gated",
         "matmul q4_0 512x256 w512 f32 rows",
+        "matmul q4_0 512x256 w512 fragments rows arranged",
     ];
     assert_eq!(keys, known);
 }

@@ -20,7 +20,14 @@ impl ProductLaunch for Offer {
             let nowhere = Span { address: 0, bytes: 0 };
             let planes = PlaneBytes { codes: 0, high: 0, scales: 0, supers: 0 };
             Product {
-                matrix: Matrix { format: Format::F32, rows: 1, columns: 2, planes, unit: 1.0 },
+                matrix: Matrix {
+                    format: Format::F32,
+                    rows: 1,
+                    columns: 2,
+                    planes,
+                    unit: 1.0,
+                    arranged: None,
+                },
                 width: 3,
                 input: ProductInput::Norm { x: nowhere, weight: 0, epsilon: 0.0 },
                 output: ProductOutput::segments(&[]),

@@ -53,8 +53,10 @@ impl Gated {
         let codes = poisoned(&gpu, (2 * all * rows + GUARD) as u64);
         let scales = poisoned(&gpu, (4 * width + GUARD) as u64);
         let operand = Operand { kind, codes: codes.span(), scales: scales.span() };
+        let (matrix, _arranged) =
+            turned_shapes::arranged(&self.case.shape, self.weights.matrix, true);
         let product = Product {
-            matrix: self.weights.matrix,
+            matrix,
             width,
             input: ProductInput::Operand(self.activations.operand),
             output: ProductOutput::GatedHalves { operand, unit },
@@ -119,6 +121,11 @@ fn gated_fragments_give_halves() {
 #[test]
 fn gated_direct_products_give_halves() {
     check_all(direct::shapes_or_notice(), &quantised(), 1650);
+}
+
+#[test]
+fn gated_turned_products_give_halves() {
+    check_all(turned_shapes::shapes_or_notice(), &[Format::Q4_0], 1660);
 }
 
 #[test]
