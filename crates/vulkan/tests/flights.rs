@@ -147,12 +147,13 @@ fn a_file_that_changes_leaves_no_step_in_flight() {
     let path = place.path().join("model.gguf");
     std::fs::copy(folder("gguf/gemma3-qat").join("model.gguf"), &path).unwrap();
     let (model, device) = (Model::open(&path).unwrap(), own_device());
-    let mut program = load(&device, &model);
+    let options = ProgramOptions { sequences: 2, ..OPTIONS };
+    let mut program = device.load_plan(&model, model.plan(), &options).unwrap();
     let [first, second] = [0, ROWS].map(|at| submit(&mut *program, (at, ROWS), 0).unwrap());
     let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
     file.write_all(&[0]).unwrap();
     assert!(matches!(program.wait(first), Err(BackendError::Weights(_))));
-    program.copy_slot(0, 0, 1).unwrap();
+    program.copy_slot(0, 1, 1).unwrap();
     assert!(matches!(program.wait(second), Err(BackendError::BadBatch { .. })));
 }
 
