@@ -403,14 +403,14 @@ mod typed {
         terminal.press("hello\r");
         wait_for(&terminal, "first after", 1);
         wait_for(&terminal, ">>> ", 2);
-        terminal.press(CTRL_C);
+        terminal.press_key(CTRL_C);
         terminal.wait_for_written("Ctrl-C again leaves without it");
         // Anything else begins the count again.
         terminal.press(&format!("/save {}\r", folder.path().join("chat.json").display()));
         terminal.wait_for_written("2 messages in");
-        terminal.press(CTRL_C);
+        terminal.press_key(CTRL_C);
         terminal.wait_for_written("Ctrl-C again, or /exit, to leave");
-        terminal.press(CTRL_C);
+        terminal.press_key(CTRL_C);
         assert!(ended(&mut child).success());
     }
 
@@ -423,7 +423,7 @@ mod typed {
         terminal.press("hello\r");
         wait_for(&terminal, "first after", 1);
         wait_for(&terminal, ">>> ", 2);
-        terminal.press(CTRL_C);
+        terminal.press_key(CTRL_C);
         terminal.wait_for_written("Ctrl-C again leaves without it");
         interrupt(&child);
         assert!(ended(&mut child).success());

@@ -103,10 +103,23 @@ impl Terminal {
         }
     }
 
+    /// Presses a key once the program reads keys. Before that Ctrl-C would be a signal, which
+    /// reaches nobody here: this terminal controls no program.
+    #[track_caller]
+    pub(crate) fn press_key(&self, key: &str) {
+        let sends_signals = || self.local_modes().contains(LocalModes::ISIG);
+        self.wait("a program that reads keys", || !sends_signals());
+        self.press(key);
+    }
+
     /// Whether lines are edited and Ctrl-C is a signal, as before any program ran.
     pub(crate) fn is_cooked(&self) -> bool {
         let cooked = LocalModes::ICANON | LocalModes::ISIG | LocalModes::ECHO;
-        tcgetattr(&self.slave).unwrap().local_modes.contains(cooked)
+        self.local_modes().contains(cooked)
+    }
+
+    fn local_modes(&self) -> LocalModes {
+        tcgetattr(&self.slave).unwrap().local_modes
     }
 
     /// Hangs up.
