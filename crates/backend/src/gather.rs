@@ -1,6 +1,6 @@
 //! Rows of a table by token ids, for operations and inputs that look rows up on the host.
 
-use trine_weights::{Tensor, blocks};
+use trine_weights::Tensor;
 
 /// Returns the row of a table of `rows` rows that a token id looks up. Ids beyond the table, such
 /// as those of pictures in a table of texts, look up row 0.
@@ -12,8 +12,8 @@ pub fn table_row(rows: usize, token: u32) -> usize {
 /// Writes `table[token] * scale` for each token: (tokens, columns) f32, row-major. [`table_row`]
 /// says what a token id beyond the table looks up.
 ///
-/// The table has one of the formats of [`blocks`], and is read where the file is mapped. The caller
-/// has to check afterwards whether the file was intact.
+/// The table has one of the formats of [`trine_weights::blocks`], and is read where the file is
+/// mapped. The caller has to check afterwards whether the file was intact.
 ///
 /// # Panics
 /// If the table has no rows, or the length of `rows` is wrong.
@@ -25,8 +25,8 @@ pub fn gather(table: &Tensor, scale: f32, tokens: &[u32], rows: &mut [f32]) {
         tokens.iter().for_each(|&token| table.prefetch_row(table_row(table.rows(), token)));
     }
     for (row, &token) in rows.chunks_exact_mut(columns).zip(tokens) {
-        blocks::decode(table.dtype(), table.row(table_row(table.rows(), token)), row)
-            .expect("row lengths were checked when the model was opened");
+        let decoded = table.decode_row(table_row(table.rows(), token), row);
+        decoded.expect("row lengths were checked when the model was opened");
         row.iter_mut().for_each(|x| *x *= scale);
     }
 }

@@ -57,7 +57,7 @@ pub use pages::{KvPage, KvPart, PageLayout, Pages};
 pub use partner::{Partner, PartnerWork, Tally};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{
-    Facts, Idle, Memory, Program, Results, SERIES_MAX, Share, TOP, TopLogit, too_few,
+    Facts, Idle, InputSums, Memory, Program, Results, SERIES_MAX, Share, TOP, TopLogit, too_few,
 };
 pub use threads::{share, share_copy};
 pub use tower::{SoftRows, TowerProgram};

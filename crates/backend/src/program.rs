@@ -144,6 +144,13 @@ pub trait Program: Send {
     /// them. No step may be in flight.
     fn profile(&mut self, on: bool) -> Vec<f64>;
 
+    /// Starts to sum the squares of what matrices are multiplied with, or stops and returns the
+    /// sums, one for each step of the Plan. No step may be in flight. `None` if the device cannot.
+    fn observe(&mut self, on: bool) -> Option<Vec<InputSums>> {
+        let _ = on;
+        None
+    }
+
     /// Does a short piece of work that no step needs, such as measuring kernels for later starts:
     /// at most about 50 ms. It changes neither the caches nor the results of later steps; the
     /// results of earlier ones are lost. A device without such work has none.
@@ -153,6 +160,33 @@ pub trait Program: Send {
     /// the contents of the caches are undefined then.
     fn idle(&mut self) -> Result<Idle, BackendError> {
         Ok(Idle::Done)
+    }
+}
+
+/// Sums of squares of the rows that the matrices of a step of the Plan were multiplied with:
+/// [`Program::observe`]. Empty if the step has no matrices, or none was used.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InputSums {
+    /// (experts, columns), with one expert where the step has none.
+    pub squares: Vec<f64>,
+    /// The rows of each expert.
+    pub rows: Vec<u64>,
+}
+
+impl InputSums {
+    /// Adds a row of one of so many experts.
+    ///
+    /// # Panics
+    /// If there is no such expert, or earlier rows had other columns.
+    pub fn add(&mut self, expert: usize, experts: usize, row: &[f32]) {
+        if self.rows.is_empty() {
+            (self.squares, self.rows) = (vec![0.0; experts * row.len()], vec![0; experts]);
+        }
+        self.rows[expert] += 1;
+        let sums = &mut self.squares[expert * row.len()..][..row.len()];
+        for (sum, &value) in sums.iter_mut().zip(row) {
+            *sum += f64::from(value).powi(2);
+        }
     }
 }
 

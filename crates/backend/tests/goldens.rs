@@ -83,3 +83,9 @@ fn gemma3n_nested_checkpoint_with_widths_of_its_layers() {
 fn gemma3n_gguf() {
     check("gguf/gemma3n");
 }
+
+#[test]
+fn every_format() {
+    check("gguf/formats");
+    check("gguf/formats-moe");
+}

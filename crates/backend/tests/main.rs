@@ -4,6 +4,7 @@
 
 mod aside;
 mod drafts;
+mod embeddings;
 mod ends;
 mod gemma3n;
 mod goldens;

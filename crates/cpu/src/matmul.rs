@@ -555,12 +555,12 @@ unsafe fn run_float<S: Simd>(job: &Job<'_, f32>) {
 fn pack_part(tensor: &Tensor, layout: &Layout, first: usize, part: &mut [u8]) {
     let row_bytes = tensor.row_bytes();
     let mut released = first * layout.rows_per_panel * row_bytes;
-    let mut rows: Vec<&[u8]> = Vec::with_capacity(layout.rows_per_panel);
+    let mut rows: Vec<(&[u8], f32)> = Vec::with_capacity(layout.rows_per_panel);
     for (index, panel) in part.chunks_exact_mut(layout.panel_bytes).enumerate() {
         let start = (first + index) * layout.rows_per_panel;
         let end = start + layout.rows_in(first + index);
         rows.clear();
-        rows.extend((start..end).map(|row| tensor.row(row)));
+        rows.extend((start..end).map(|row| (tensor.row(row), tensor.factor(row))));
         pack::pack_panel(layout, &rows, panel);
         if end * row_bytes - released >= RELEASE_BYTES {
             tensor.release_pages(released..end * row_bytes);

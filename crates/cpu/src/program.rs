@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use trine_backend::{
-    BackendError, Batch, Facts, Flights, Hosted, InFlight, KvPage, Memory, Noted, PageLayout,
-    Pages, Partner, Program, ProgramOptions, Results, gather,
+    BackendError, Batch, Facts, Flights, Hosted, InFlight, InputSums, KvPage, Memory, Noted,
+    PageLayout, Pages, Partner, Program, ProgramOptions, Results, gather,
 };
 use trine_model::{
     Buffer, Goal, Model, ModelError, Plan, Scratch, Source, WeightId, WeightPlace, Width, away,
@@ -142,6 +142,7 @@ impl CpuProgram {
             rotary_of_step,
             threads,
             profile: Mutex::new(None),
+            observed: Mutex::new(None),
             noted: Noted::default(),
             stop: Arc::default(),
         };
@@ -302,6 +303,16 @@ impl Program for CpuProgram {
         let zeros = on.then(|| vec![0.0; self.fixed.facts.plan.steps.len()]);
         let mut profile = self.fixed.profile.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *profile, zeros).unwrap_or_default()
+    }
+
+    fn observe(&mut self, on: bool) -> Option<Vec<InputSums>> {
+        // A guest's inputs are not seen.
+        if self.fixed.guest.is_some() {
+            return None;
+        }
+        let none = on.then(|| vec![InputSums::default(); self.fixed.facts.plan.steps.len()]);
+        let mut observed = self.fixed.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(std::mem::replace(&mut *observed, none).unwrap_or_default())
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 mod drafts;
+mod embeddings;
 mod goldens;
 mod hidden_states;
 mod lent;

@@ -2,6 +2,7 @@
 
 pub(crate) mod assistant;
 pub(crate) mod builder;
+pub mod embedding;
 pub mod gemma3;
 pub mod gemma3n;
 pub mod gemma4;

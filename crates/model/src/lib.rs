@@ -30,8 +30,8 @@ mod plan;
 
 pub use checkpoint::assistant_config::{AssistantConfig, CentroidsConfig};
 pub use checkpoint::config::{
-    AttentionKind, Config, EXPERTS_USED_MAX, ExpertsConfig, Family, Gates, Gemma3nConfig,
-    Gemma4Config, GenerationDefaults, LayerConfig, PerLayerConfig, Rope, Values,
+    Ahead, AttentionKind, Config, EXPERTS_USED_MAX, EmbeddingConfig, ExpertsConfig, Family, Gates,
+    Gemma3nConfig, Gemma4Config, GenerationDefaults, LayerConfig, PerLayerConfig, Rope, Values,
 };
 pub use checkpoint::judge::{check_kind, judge, judge_tower};
 pub use checkpoint::model::{Ends, Model, base_plan};
@@ -41,7 +41,7 @@ pub use error::ModelError;
 pub use families::assistant::Assistant;
 pub use families::siglip::plan as siglip_plan;
 pub use families::tower::Tower;
-pub use families::{gemma3, gemma3n, gemma4, gemma4_vision};
+pub use families::{embedding, gemma3, gemma3n, gemma4, gemma4_vision};
 pub use passes::either::either;
 pub use passes::{aside, away, cut, drafts, fusion, gather, lend, narrow};
 pub use plan::cost::{Cost, KvType, Workload};

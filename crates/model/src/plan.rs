@@ -13,7 +13,7 @@ pub(crate) mod print;
 pub(crate) mod scratch;
 pub(crate) mod values;
 
-use crate::checkpoint::config::Rope;
+use crate::checkpoint::config::{Ahead, Rope};
 use crate::plan::goal::{End, Goal};
 pub use crate::plan::values::{
     Buffer, BufferId, Cache, CacheId, Rows, Weight, WeightId, WeightKind, WeightPlace,
@@ -169,8 +169,8 @@ pub enum Op {
         scale: f32,
         /// Positions seen, the row's own included; `None` for all.
         window: Option<usize>,
-        /// Whether a row sees the rows after it that its batch says it sees, too.
-        sees_ahead: bool,
+        /// Which of the rows after it a row sees, too.
+        ahead: Ahead,
         /// (rows, query heads x head dimension).
         output: BufferId,
     },

@@ -274,7 +274,8 @@ fn next(state: &mut u64) -> usize {
 fn spoilt_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let (mut state, mut refused) = (11, 0);
-    for name in ["gemma4-e", "gemma4-dense", "gemma4-moe", "gemma4-moe-split"] {
+    let names = ["gemma4-e", "gemma4-dense", "gemma4-moe", "gemma4-moe-split", "embedding-gemma"];
+    for name in names {
         let good = std::fs::read(goldens().join("gguf").join(name).join("model.gguf")).unwrap();
         // Keys and the list of tensors; what follows are numbers of any value.
         let head = good.windows(12).rposition(|bytes| bytes == b"post_ffw_nor").unwrap() + 64;

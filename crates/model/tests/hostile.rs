@@ -65,6 +65,18 @@ impl Draft {
         Self { metadata, tensors }
     }
 
+    /// An EmbeddingGemma of one layer.
+    fn embedding() -> Self {
+        let mut draft = Self::good();
+        draft.metadata[0].1 = Value::String("gemma-embedding".into());
+        for (key, _) in &mut draft.metadata {
+            *key = key.replace("gemma3.", "gemma-embedding.");
+        }
+        let [first, second] = names::DENSE;
+        draft.tensors.extend([zeros(first, &[48, HIDDEN]), zeros(second, &[16, 48])]);
+        draft
+    }
+
     /// A Gemma 3n of three layers, of which the last reads the cache of the first.
     fn gemma3n() -> Self {
         const PER_LAYER: usize = 8;
@@ -158,6 +170,27 @@ impl Draft {
         self.tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
         data.finish().unwrap();
         Model::open(&path).map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn embedding_models_have_a_mean_and_two_products() {
+    let model = Draft::embedding().open().unwrap();
+    assert!(model.config().family.only_embeds());
+    assert_eq!(model.plan().output(0).columns, 16);
+    let [first, second] = names::DENSE;
+    let pooling = |value| Draft::embedding().set("gemma-embedding.pooling_type", value);
+    assert!(pooling(Some(Value::U32(1))).open().is_ok());
+    for (draft, mark) in [
+        (pooling(Some(Value::U32(3))), "pooling_type is 3"),
+        (pooling(Some(Value::String("mean".into()))), "pooling_type"),
+        (Draft::embedding().replace(first, None), first),
+        (Draft::embedding().replace(second, None), second),
+        (Draft::embedding().replace(first, Some(zeros(first, &[48, HIDDEN + 1]))), first),
+        (Draft::embedding().replace(second, Some(zeros(second, &[16, 47]))), second),
+    ] {
+        let error = draft.open().err().unwrap();
+        assert!(error.contains(mark), "{mark}: {error}");
     }
 }
 
@@ -331,6 +364,35 @@ fn impossible_hyper_parameters_of_gemma_3n_are_named() {
         let model = Draft::gemma3n().set(&format!("gemma3n.{key}"), None).open();
         assert!(model.is_ok(), "{key}");
     }
+}
+
+#[test]
+fn factors_that_do_not_fit_a_matrix_are_named() {
+    let (matrix, scale) = ("blk.0.ffn_down.weight", "blk.0.ffn_down.scale");
+    let of = |numbers: &[f32]| {
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Tensor::from_owned(scale, DType::F32, &[numbers.len()], bytes).unwrap()
+    };
+    let nvfp4 = Tensor::from_owned(matrix, DType::Nvfp4, &[HIDDEN, FFN], vec![0; HIDDEN * 36]);
+    let nvfp4 = nvfp4.unwrap();
+    let open = |matrix: Tensor, scale: Option<Tensor>| {
+        let draft = Draft::good().replace(matrix.name(), Some(matrix.clone()));
+        draft.replace("blk.0.ffn_down.scale", scale).open()
+    };
+    for accepted in [None, Some(of(&[0.5])), Some(of(&[-3.0]))] {
+        assert!(open(nvfp4.clone(), accepted).is_ok());
+    }
+    for (numbers, mark) in [
+        (&[][..], "ffn_down.scale"),
+        (&[1.0, 1.0], "ffn_down.scale"),
+        (&[f32::NAN], "finite"),
+        (&[f32::INFINITY], "finite"),
+    ] {
+        let error = open(nvfp4.clone(), Some(of(numbers))).err().unwrap();
+        assert!(error.contains(mark) && error.contains("ffn_down"), "{numbers:?}: {error}");
+    }
+    let error = open(zeros(matrix, &[HIDDEN, FFN]), Some(of(&[2.0]))).err().unwrap();
+    assert!(error.contains("NVFP4 only"), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::tower_files::{damaged, golden, parts, write};
 use serde_json::{Value as Json, json};
-use trine_model::{Ends, KvType, Model, Op, Pixels, Plan, Rows, Tower, Workload};
+use trine_model::{Ahead, Ends, KvType, Model, Op, Pixels, Plan, Rows, Tower, Workload};
 use trine_weights::gguf::{Array, Value};
 use trine_weights::{Checkpoint, DType, Tensor};
 
@@ -70,9 +70,9 @@ fn attention_is_counted_with_all_rows_of_a_picture_and_with_earlier_ones_of_a_te
     };
     let blind = |mut plan: Plan| {
         for step in &mut plan.steps {
-            if let Op::Attend { sees_ahead, .. } = &mut step.op {
-                assert!(*sees_ahead, "{}", step.label);
-                *sees_ahead = false;
+            if let Op::Attend { ahead, .. } = &mut step.op {
+                assert_eq!(*ahead, Ahead::All, "{}", step.label);
+                *ahead = Ahead::Nothing;
             }
         }
         plan

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::tower_files::{damaged, golden, parts, write};
 use serde_json::{Value as Json, json};
-use trine_model::{Ends, Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
+use trine_model::{Ahead, Ends, Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
 use trine_weights::gguf::{Array, GgufMetadata, Value};
 use trine_weights::{DType, Tensor};
 
@@ -73,7 +73,7 @@ fn attention_of_the_text_model_says_what_it_sees() {
         let model = model(name, &golden(name));
         for plan in [model.plan(), model.plan_for(Ends { states: true, ..Ends::LOGITS })] {
             let sees = |step: &trine_model::Step| match step.op {
-                Op::Attend { sees_ahead, .. } => Some(sees_ahead),
+                Op::Attend { ahead, .. } => Some(ahead == Ahead::All),
                 _ => None,
             };
             let found: Vec<bool> = plan.steps.iter().filter_map(sees).take(4).collect();

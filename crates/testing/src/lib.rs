@@ -12,11 +12,11 @@ use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Facts, Program, ProgramOptions, SequenceView,
 };
 use trine_model::{Ends, Goal, KvType, Model, Plan, Rows, Width, names};
-use trine_weights::blocks;
 
 pub mod aside;
 pub mod bench;
 pub mod drafts;
+pub mod embeddings;
 pub mod ends;
 pub mod gemma3n;
 pub mod gemma4;
@@ -257,7 +257,7 @@ pub fn logits_of(model: &Model, states: &[f32]) -> Vec<f32> {
     let tensor = model.tensor(weight);
     let mut matrix = vec![0.0; weight.rows * weight.columns];
     for (row, values) in matrix.chunks_exact_mut(weight.columns).enumerate() {
-        blocks::decode(weight.dtype, tensor.row(row), values).unwrap();
+        tensor.decode_row(row, values).unwrap();
     }
     let logit = |state: &[f32], row: &[f32]| {
         let sum: f64 = state.iter().zip(row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();

@@ -273,8 +273,22 @@ fn random_blocks(
             blocks::encode(DType::F16, &[factor], &mut half).unwrap();
             block[at..at + 2].copy_from_slice(&half);
         }
-        if dtype == DType::Mxfp4 {
-            block[0] = (127.0 + factor.log2().floor()) as u8;
+        match dtype {
+            DType::Mxfp4 => block[0] = (127.0 + factor.log2().floor()) as u8,
+            // Of E4M3 the exponent has four bits.
+            DType::Nvfp4 => {
+                block[..4].fill((7.0 + factor.log2().floor()).max(1.0) as u8 * 8 + 3);
+            }
+            DType::Iq1M => {
+                let mut half = Vec::new();
+                blocks::encode(DType::F16, &[factor], &mut half).unwrap();
+                for word in 0..4 {
+                    let nibble = half[word / 2] >> (4 * (word % 2)) & 15;
+                    let high = &mut block[49 + 2 * word];
+                    *high = *high & 15 | nibble << 4;
+                }
+            }
+            _ => {}
         }
     };
     let mut bytes = vec![0; shape[0] * dtype.row_bytes(shape[1]).unwrap()];

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Parser;
-use trine_model::{Heads, KvType, Rope};
+use trine_model::{Ahead, Heads, KvType, Rope};
 use trine_testing::bench::{self, median};
 use trine_vulkan::capabilities::{DeviceKind, rates};
 use trine_vulkan::dispatch::Dispatch;
@@ -229,7 +229,7 @@ impl Bed {
         });
         let caches: Vec<_> = caches.collect::<Result<_>>()?;
         let attention =
-            Attention { heads, scale: 0.08, window: case.window, sees_ahead: true, tile_rows };
+            Attention { heads, scale: 0.08, window: case.window, ahead: Ahead::All, tile_rows };
         let values =
             |count: usize| -> Vec<f32> { (0..count).map(|at| (at as f32 * 0.7).sin()).collect() };
         let most = AttendDecodeShape {

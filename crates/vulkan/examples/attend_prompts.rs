@@ -18,7 +18,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Parser;
 use half::f16;
-use trine_model::{Heads, KvType};
+use trine_model::{Ahead, Heads, KvType};
 use trine_testing::bench::median;
 use trine_vulkan::kernels::attention::{
     AttendDirectShape, AttendTileShape, AttendUnits, AttendWideShape, Attention, CacheSpan,
@@ -121,7 +121,7 @@ impl Bed {
         let queries: Vec<f32> = noise(rows * query * dim).collect();
         Self {
             gpu: gpu.clone(),
-            attention: Attention { heads, scale: 0.3, window, sees_ahead: true, tile_rows },
+            attention: Attention { heads, scale: 0.3, window, ahead: Ahead::All, tile_rows },
             caches: caches.collect(),
             frame: FrameAddresses { frame: first, tables: second, tiles: third, picks: 0 },
             tiles: tiles.len(),

@@ -66,7 +66,7 @@ struct Options {
 }
 
 fn format(name: &str) -> Result<Format, String> {
-    let mut all = [Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K].into_iter();
+    let mut all = Format::ALL.into_iter().filter(|format| !format.is_float());
     all.find(|format| format.name() == name).ok_or(format!("no format {name}"))
 }
 

@@ -64,14 +64,16 @@ const uint ROWS = 2 * LEFTS;
 const uint PRODUCTS = 8;
 
 // Codes of a unit of each row; of Q8_0 those of one half of it.
-uvec4 codes[ROWS];
+UnitCodes codes[ROWS];
 #ifdef FORMAT_HIGH
 FORMAT_HIGH high[ROWS];
 #endif
 // Scales of the next group, as they are in memory.
+#ifdef HAS_SCALES
 uint scales_ahead[ROWS];
+#endif
 #ifdef FORMAT_SUPER
-uint supers_ahead[ROWS];
+UnitSuper supers_ahead[ROWS];
 #endif
 UnitScale scales[ROWS];
 // Activations of a product: a vector for two right factors.
@@ -117,21 +119,24 @@ uint row_of(const uint i) {
 // Loads the codes of one row: for Q8_0 half of its unit.
 void load_codes(const uint i, const uint group, const uint half_unit) {
     const uint at = row_of(i) * (planes.groups * 4) + group * 4 + lane % 4;
+    TAKE_TABLE(planes);
 #ifdef FORMAT_MORE
     codes[i] = ReadQuads(planes.codes).at[(row_of(i) * planes.groups + group) * 8 + half_unit * 4 + lane % 4];
 #else
-    codes[i] = ReadQuads(planes.codes).at[at];
+    codes[i] = READ_CODES(planes.codes).at[at];
 #endif
 #ifdef FORMAT_HIGH
-    high[i] = FORMAT_READ_HIGH(planes.high).at[at];
+    high[i] = FORMAT_LOAD_HIGH(planes.high, at);
 #endif
 }
 
 void load_scales(const uint group) {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        scales_ahead[i] = ReadWords(planes.scales).at[(row_of(i) * (planes.groups * 4) + group * 4 + lane % 4) / 2];
+#ifdef HAS_SCALES
+        scales_ahead[i] = ReadWords(planes.scales).at[(row_of(i) * (planes.groups * 4) + group * 4 + lane % 4) / SCALES_OF_WORD];
+#endif
 #ifdef FORMAT_SUPER
-        supers_ahead[i] = ReadWords(planes.supers).at[row_of(i) * ((planes.groups + 1) / 2) + group / 2];
+        supers_ahead[i] = READ_SUPERS(planes.supers).at[row_of(i) * ((planes.groups + 1) / 2) + group / 2];
 #endif
     }
 }
@@ -139,11 +144,18 @@ void load_scales(const uint group) {
 void take_scales() {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         Share unit;
+#ifdef HAS_SCALES
         unit.scales = scales_ahead[i];
+#else
+        unit.codes = codes[i];
+#ifdef FORMAT_HIGH
+        unit.high = high[i];
+#endif
+#endif
 #ifdef FORMAT_SUPER
         unit.super = supers_ahead[i];
 #endif
-        scales[i] = unit_scale(unit, (lane & 1) != 0);
+        scales[i] = unit_scale(unit, UNIT_PLACE(lane));
     }
 }
 

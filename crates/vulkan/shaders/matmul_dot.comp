@@ -31,6 +31,9 @@ layout(push_constant, scalar) uniform Push {
 // Bytes of a row's block, prepared for products: elements 0..15 and 16..31, one row after another.
 shared uvec4 weight_bytes[BLOCKS * 2 * BM];
 shared vec2 weight_scales[BLOCKS * BM];
+#if defined FORMAT_RUNS && defined FORMAT_MINIMUM
+shared vec2 weight_minima[BLOCKS * BM];
+#endif
 // High bytes of elements 0..15 and 16..31, low bytes of the same.
 shared uvec4 operand_bytes[BLOCKS * 4 * BN];
 shared vec2 operand_scales[BLOCKS * BN];
@@ -53,6 +56,9 @@ void load_step(const Planes planes, const uint first_feature, const uint first_t
         weight_bytes[part * 2 * BM + row] = block.low;
         weight_bytes[(part * 2 + 1) * BM + row] = block.high;
         weight_scales[part * BM + row] = vec2(block.scale, block.other);
+#if defined FORMAT_RUNS && defined FORMAT_MINIMUM
+        weight_minima[part * BM + row] = block.minima;
+#endif
     }
     for (uint i = gl_LocalInvocationIndex; i < BN * BLOCKS * 4; i += LOCAL) {
         const uint row = i / (BLOCKS * 4);
@@ -90,6 +96,9 @@ void main() {
                 const vec2 scale = weight_scales[part * BM + at];
                 blocks[m].scale = scale.x;
                 blocks[m].other = scale.y;
+#if defined FORMAT_RUNS && defined FORMAT_MINIMUM
+                blocks[m].minima = weight_minima[part * BM + at];
+#endif
             }
             [[unroll]] for (uint n = 0; n < RN; n++) {
                 const uint at = column + n * DOWN;

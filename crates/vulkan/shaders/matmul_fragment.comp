@@ -150,7 +150,7 @@ void load_operands(const uint group, const uint product, out uvec4 loaded[PAIRS]
 // Computes the products of a group, the n-th of the subgroup's in a step.
 void multiply(const uint n, const uint group) {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        scales[i] = unit_scale(weights[n * ROWS + i], (lane & 1) != 0);
+        scales[i] = unit_scale(weights[n * ROWS + i], UNIT_PLACE(lane));
         if (RAGGED_COLUMNS != 0 && group >= planes.groups) scales[i] = UnitScale(0.0);
     }
     [[unroll]] for (uint product = 0; product < PRODUCTS; product++) {

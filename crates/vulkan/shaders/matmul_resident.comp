@@ -121,7 +121,7 @@ void load_activations() {
 
 // Computes the products of one of the subgroup's groups.
 void multiply(const uint group) {
-    const bool second = (lane & 1) != 0;
+    const UnitPlace second = UNIT_PLACE(lane);
     const UnitScale upper_scale = unit_scale(weights[2 * group], second);
     const UnitScale lower_scale = unit_scale(weights[2 * group + 1], second);
     [[unroll]] for (uint word = 0; word < 4; word++) {

@@ -7,8 +7,8 @@
 //! ```text
 //! codes   per row and group; [part][block 0..3][16 bytes]; of floats the elements in order
 //! high    bits of codes beyond those, per block
-//! scales  16 bits per block
-//! supers  32 bits per 256 elements
+//! scales  8, 16 or 32 bits per block; of codebooks the table of points
+//! supers  32 or 64 bits per 256 elements
 //! ```
 //!
 //! What they hold is said by the file of the format.
@@ -31,16 +31,21 @@ use self::page::Page;
 pub use self::planes::{PackError, PlaneBytes, PlanesMut};
 use crate::kernels::operand::GROUP;
 
+mod bits;
+mod classic;
+mod codebook;
 mod floats;
 pub(crate) mod fragments;
+mod k_low;
 mod k_mid;
+mod levels;
 pub(crate) mod magnitudes;
-mod nibbles;
 mod page;
 mod planes;
 mod q4_0;
 mod q6_k;
 mod q8_0;
+mod ternary;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -83,16 +88,52 @@ formats! {
     Q8_0: q8_0::PAGE,
     /// Signed nibbles, a scale for 32.
     Q4_0: q4_0::PAGE,
+    /// Nibbles, a scale and a minimum for 32.
+    Q4_1: classic::Q4_1,
+    /// Five signed bits, a scale for 32.
+    Q5_0: classic::Q5_0,
+    /// Five bits, a scale and a minimum for 32.
+    Q5_1: classic::Q5_1,
+    /// Two bits, 4-bit scales and minima for 16, factors for 256.
+    Q2K: k_low::Q2_K,
+    /// Three signed bits, 8-bit scales for 16, a factor for 256.
+    Q3K: k_low::Q3_K,
     /// Nibbles, 6-bit scales and minima for 32, factors for 256.
     Q4K: k_mid::Q4_K,
     /// Five bits, 6-bit scales and minima for 32, factors for 256.
     Q5K: k_mid::Q5_K,
     /// Six bits, 8-bit scales for 16, a factor for 256.
     Q6K: q6_k::PAGE,
+    /// Numbers of sixteen levels, a scale for 32.
+    Iq4Nl: levels::IQ4_NL,
+    /// Numbers of sixteen levels, 8-bit scales for 32, a factor for 256.
+    Iq4Xs: levels::IQ4_XS,
+    /// Numbers of sixteen levels, an exponent for 32.
+    Mxfp4: levels::MXFP4,
+    /// Numbers of sixteen levels, an E4M3 scale for 16, a factor for the row.
+    Nvfp4: levels::NVFP4,
+    /// -1, 0, 1 in two bits, a factor for 256.
+    Tq2_0: ternary::TQ2_0,
+    /// -1, 0, 1 as digits to base 3, a factor for 256.
+    Tq1_0: ternary::TQ1_0,
+    /// Points of eight of 256, even signs, 4-bit scales for 32, a factor for 256.
+    Iq2Xxs: codebook::IQ2_XXS,
+    /// Points of eight of 512, even signs, 4-bit scales for 16, a factor for 256.
+    Iq2Xs: codebook::IQ2_XS,
+    /// Points of eight of 1024, signs, 4-bit scales for 16, a factor for 256.
+    Iq2S: codebook::IQ2_S,
+    /// Points of four of 256, even signs, 4-bit scales for 32, a factor for 256.
+    Iq3Xxs: codebook::IQ3_XXS,
+    /// Points of four of 512, signs, 4-bit scales for 32, a factor for 256.
+    Iq3S: codebook::IQ3_S,
+    /// Points of eight of 2048, a shift and 3-bit scales for 32, a factor for 256.
+    Iq1S: codebook::IQ1_S,
+    /// Points of eight of 2048, shifts for 8, 3-bit scales for 16, a factor for 256.
+    Iq1M: codebook::IQ1_M,
 }
 
-/// Returns the device's format for a file's format, or `None` for formats that are converted to
-/// Q8_0 first.
+/// Returns the device's format for a file's format, or `None` for one without kernels, which is
+/// converted to Q8_0 first.
 pub fn device_format(dtype: DType) -> Option<Format> {
     Format::ALL.into_iter().find(|format| format.dtype() == dtype)
 }
@@ -170,7 +211,23 @@ impl Format {
     /// overflows.
     pub fn plane_bytes(self, rows: usize, columns: usize) -> Option<PlaneBytes> {
         let rows = rows.checked_next_multiple_of(ROWS_PADDED)?;
-        self.row_bytes(columns).times(rows as u64)
+        let mut planes = self.row_bytes(columns).times(rows as u64)?;
+        planes.scales =
+            planes.scales.checked_add(4 * codebook::table_of(self.dtype()).len() as u64)?;
+        Some(planes)
+    }
+
+    /// Returns what a matrix has in the place of scales once for all rows, if anything.
+    pub fn table(self) -> Vec<u8> {
+        codebook::table_of(self.dtype()).iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
+
+/// Multiplies packed rows by factors of their own. Only NVFP4 has any.
+pub(crate) fn put_factors(planes: &mut PlanesMut<'_>, row: PlaneBytes, of: impl Fn(usize) -> f32) {
+    let rows = planes.supers.chunks_exact_mut(row.supers as usize);
+    for (index, supers) in rows.enumerate() {
+        supers.as_chunks_mut::<4>().0.fill(of(index).to_le_bytes());
     }
 }
 

@@ -14,7 +14,7 @@ use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::kernels::matmul::MatmulShape;
 use crate::kernels::operand::OperandKind;
-use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, pack_rows};
+use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, pack_rows, put_factors};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{ALIGNMENT, Arena, Buffer, MemoryUse, blocks_bytes};
 use crate::raw::transfer::Transfer;
@@ -455,6 +455,10 @@ impl Load<'_> {
         let filled: Vec<Result<_, BackendError>> = tensors.into_par_iter().map(fill).collect();
         let other_formats: Vec<Option<_>> = filled.into_iter().collect::<Result<_, _>>()?;
         self.padding(planes, format.row_bytes(columns), buffer, starts, rows).map_err(fail)?;
+        let table = format.table();
+        if !table.is_empty() {
+            self.transfer.write(buffer, starts.scales, &table).map_err(fail)?;
+        }
         self.model.checkpoint().check_intact()?;
         let base = buffer.address();
         let planes = PlaneBytes {
@@ -485,6 +489,13 @@ impl Load<'_> {
             if let Some(reach) = reach {
                 reach.see(format, tensor.columns(), index * piece, bytes);
             }
+            if !tensor.factors().is_empty() {
+                let factor = |at: usize| tensor.factor(index * piece + at);
+                put_factors(&mut planes.as_mut(), row, factor);
+                if let Some(reach) = reach {
+                    reach.multiply(index * piece, count, factor);
+                }
+            }
             let at = (first + index * piece) as u64;
             planes.each(starts, row, at, |offset, bytes| {
                 self.transfer.write(buffer, offset, bytes)
@@ -511,7 +522,8 @@ impl Load<'_> {
         ];
         for (bytes, row, start) in all {
             let used = row * rows as u64;
-            if bytes > used {
+            // A plane without rows is empty or a table.
+            if row > 0 && bytes > used {
                 let zeros = vec![0; (bytes - used) as usize];
                 self.transfer.write(buffer, start + used, &zeros)?;
             }

@@ -56,6 +56,20 @@ fn quantised_models_stay_within_the_divergence() {
     }
 }
 
+/// Files whose matrices have every format, dense and with experts.
+#[test]
+fn every_format_of_a_file_agrees() {
+    for (number, name) in ["gguf/formats", "gguf/formats-moe"].into_iter().enumerate() {
+        let golden = Golden::load(name);
+        for chunk in pieces(number, golden.ids.len()) {
+            let found = logits(&device(), &golden.model, &golden.ids, chunk, KvType::F32);
+            let divergence = golden.mean_divergence(&found);
+            println!("{name} in pieces of {chunk}: {divergence:.2e}");
+            assert!(divergence <= 1e-6, "{name} in pieces of {chunk}: {divergence}");
+        }
+    }
+}
+
 /// The device looks up what the host gathers otherwise, by the same arithmetic.
 #[test]
 fn tables_on_the_device_change_no_bit() {

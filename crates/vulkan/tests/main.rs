@@ -5,6 +5,7 @@
 mod aside;
 mod catalogue;
 mod drafts;
+mod embeddings;
 mod failures;
 mod flights;
 mod goldens;

@@ -3,8 +3,8 @@
 //! Decoding is exact: each product of a half-precision scale with its integers fits a float's 24
 //! bits, so at most the one addition of formats with a minimum rounds.
 //!
-//! Encoding: for Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 the bytes equal those of llama.cpp's reference;
-//! formats in blocks of 256 elements search their scales by weighted least squares.
+//! Encoding: for Q8_0, and without importances for Q4_0, Q4_1, Q5_0 and Q5_1, the bytes equal those
+//! of llama.cpp's reference; all others search their scales by weighted least squares.
 
 use crate::formats::page::Encoder;
 use crate::{DType, WeightsError};
@@ -49,19 +49,27 @@ pub fn encode(dtype: DType, input: &[f32], out: &mut Vec<u8>) -> Result<(), Weig
     let bytes = dtype.row_bytes(input.len()).unwrap_or(0);
     let start = out.len();
     out.resize(start + bytes, 0);
-    let result = encode_into(dtype, input, &mut out[start..]);
+    let result = encode_into(dtype, input, None, &mut out[start..]);
     if result.is_err() {
         out.truncate(start);
     }
     result
 }
 
-/// Does the same as [`encode`] into a buffer of exactly the encoding's length.
+/// Does the same as [`encode`] into a buffer of exactly the encoding's length. An error in an
+/// element counts as much as its `importance`: the mean square of what it is multiplied with, as an
+/// importance matrix has it.
 ///
 /// # Errors
 ///
-/// Same as [`encode`]; also if `out` has another length.
-pub fn encode_into(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), WeightsError> {
+/// Same as [`encode`]; also if `out` has another length, or there are not as many importances as
+/// elements, or one of them is negative or not finite.
+pub fn encode_into(
+    dtype: DType,
+    input: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), WeightsError> {
     let fail = |problem: String| Err(WeightsError::Blocks { format: dtype.name(), problem });
     let Some(Encoder { magnitude_max, encode }) = dtype.page().encoder else {
         return fail("trine has no encoder for this format".to_owned());
@@ -69,6 +77,15 @@ pub fn encode_into(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), We
     if dtype.row_bytes(input.len()) != Some(out.len()) {
         let (elements, bytes) = (input.len(), out.len());
         return fail(format!("{elements} elements do not encode to {bytes} bytes"));
+    }
+    let is_importance = |value: &f32| value.is_finite() && *value >= 0.0;
+    if let Some(importance) = importance
+        && (importance.len() != input.len() || !importance.iter().all(is_importance))
+    {
+        let (elements, given) = (input.len(), importance.len());
+        return fail(format!(
+            "{given} importances do not suit {elements} elements, or one is negative or not finite"
+        ));
     }
     if let Some(position) =
         input.iter().position(|value| value.is_nan() || value.abs() > magnitude_max)
@@ -78,6 +95,9 @@ pub fn encode_into(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), We
         let problem = if is_finite { "beyond its range" } else { "not a finite number" };
         return Err(WeightsError::NotEncodable { position, value, format: dtype.name(), problem });
     }
-    encode(input, out);
+    // Only their ratios count; sums of their products with squares have to stay finite.
+    let most = importance.unwrap_or_default().iter().copied().fold(f32::MIN_POSITIVE, f32::max);
+    let shares = importance.map(|all| all.iter().map(|own| own / most).collect::<Vec<f32>>());
+    encode(input, shares.as_deref(), out);
     Ok(())
 }

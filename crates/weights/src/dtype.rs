@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::formats::page::Page;
-use crate::formats::{classic, floats, k_high, k_low, k_mid, tables};
+use crate::formats::{classic, codebook, floats, k_high, k_low, k_mid, tables, ternary};
 
 macro_rules! formats {
     ($($(#[doc = $text:literal])* $name:ident: $page:path,)*) => {
@@ -63,6 +63,26 @@ formats! {
     Iq4Xs: tables::IQ4_XS,
     /// 4-bit floats (E2M1) with a power-of-two scale per 32 (OCP Microscaling 1.0).
     Mxfp4: tables::MXFP4,
+    /// 4-bit floats (E2M1) with an 8-bit float (E4M3) as scale per 16, and a factor for the matrix.
+    Nvfp4: tables::NVFP4,
+    /// 1.6 bits: one code for 8 elements, 256 elements in 8 runs with 3-bit scales.
+    Iq1S: codebook::IQ1_S,
+    /// 1.75 bits: one code for 8 elements, 256 elements in 16 runs with 3-bit scales.
+    Iq1M: codebook::IQ1_M,
+    /// 2.1 bits: one code for 8 elements, 256 elements in 8 runs with 4-bit scales.
+    Iq2Xxs: codebook::IQ2_XXS,
+    /// 2.3 bits: one code for 8 elements, 256 elements in 16 runs with 4-bit scales.
+    Iq2Xs: codebook::IQ2_XS,
+    /// 2.6 bits: as `IQ2_XS` with more codes, and all signs stored.
+    Iq2S: codebook::IQ2_S,
+    /// 3.1 bits: one code for 4 elements, 256 elements in 8 runs with 4-bit scales.
+    Iq3Xxs: codebook::IQ3_XXS,
+    /// 3.4 bits: as `IQ3_XXS` with more codes, and all signs stored.
+    Iq3S: codebook::IQ3_S,
+    /// -1, 0 and 1 in 1.6 bits, one scale per 256.
+    Tq1_0: ternary::TQ1_0,
+    /// -1, 0 and 1 in 2 bits, one scale per 256.
+    Tq2_0: ternary::TQ2_0,
 }
 
 impl DType {
@@ -142,19 +162,9 @@ pub(crate) fn foreign_ggml_name(id: u32) -> Option<&'static str> {
     Some(match id {
         9 => "Q8_1",
         15 => "Q8_K",
-        16 => "IQ2_XXS",
-        17 => "IQ2_XS",
-        18 => "IQ3_XXS",
-        19 => "IQ1_S",
-        21 => "IQ3_S",
-        22 => "IQ2_S",
         24 => "I8",
         25 => "I16",
         28 => "F64",
-        29 => "IQ1_M",
-        34 => "TQ1_0",
-        35 => "TQ2_0",
-        40 => "NVFP4",
         _ => return None,
     })
 }

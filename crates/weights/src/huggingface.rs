@@ -9,7 +9,9 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::error::{GIVE_A_MODEL, quoted};
-use crate::map::{Mapping, open_regular};
+use crate::json::{exists, read_json};
+use crate::map::Mapping;
+use crate::modules::{DENSE_TENSOR, dense_modules};
 use crate::tensor::{Data, Integers};
 use crate::{SafetensorsFile, Tensor, UnreadableTensor, WeightsError, foreign};
 
@@ -145,10 +147,6 @@ fn pickle_refused(path: &Path) -> WeightsError {
     }
 }
 
-fn exists(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok()
-}
-
 fn read_metadata(directory: &Path) -> Result<HuggingFaceMetadata, WeightsError> {
     let config_path = directory.join("config.json");
     let Some(config) = read_json::<Value>(&config_path, CONFIG_BYTES_MAX)? else {
@@ -190,42 +188,6 @@ fn no_config(directory: &Path) -> WeightsError {
             _ => GIVE_A_MODEL,
         },
     }
-}
-
-/// Parses a JSON file of at most `limit` bytes; returns `None` if it does not exist.
-fn read_json<T: serde::de::DeserializeOwned>(
-    path: &Path,
-    limit: u64,
-) -> Result<Option<T>, WeightsError> {
-    use std::io::Read;
-    if !exists(path) {
-        return Ok(None);
-    }
-    let label = path.display().to_string();
-    let (file, facts) = open_regular(path)?;
-    if facts.len() > limit {
-        let problem = format!("the file has {} bytes; at most {limit} are read", facts.len());
-        return Err(WeightsError::malformed(&label, 0, problem));
-    }
-    let mut text = Vec::with_capacity(facts.len() as usize);
-    // The limit holds even for a file that grows while it is read.
-    file.take(limit)
-        .read_to_end(&mut text)
-        .map_err(|source| WeightsError::io(&label, "read the file", source))?;
-    if let Some(refusal) = foreign::recognise(&label, &text) {
-        return Err(refusal);
-    }
-    serde_json::from_slice(&text).map(Some).map_err(|error| {
-        let offset = byte_offset(&text, error.line(), error.column());
-        WeightsError::malformed(&label, offset, format!("unsound JSON: {error}"))
-    })
-}
-
-/// Returns the byte offset of a 1-based line and column.
-fn byte_offset(text: &[u8], line: usize, column: usize) -> u64 {
-    let lines = text.split_inclusive(|&byte| byte == b'\n');
-    let before: usize = lines.take(line.saturating_sub(1)).map(<[u8]>::len).sum();
-    (before + column.saturating_sub(1)) as u64
 }
 
 fn files_where(
@@ -378,6 +340,17 @@ fn gather(
         unreadable: Vec::new(),
         integers: Vec::new(),
     };
+    for module in dense_modules(&folder.metadata.directory)? {
+        let (mapping, entries) = SafetensorsFile::open(&module.path)?.into_parts();
+        for entry in entries {
+            let Some(dtype) = entry.dtype().filter(|_| entry.name == DENSE_TENSOR) else {
+                continue;
+            };
+            let data = Data::Mapped(Arc::clone(&mapping), entry.range);
+            folder.tensors.push(Tensor::build(&module.name, dtype, &entry.shape, data)?);
+        }
+        folder.mappings.push(mapping);
+    }
     for file in files {
         let (mapping, entries) = file.into_parts();
         for entry in entries {

@@ -14,6 +14,7 @@
 //! | [`gguf`] | the GGUF container: reader, typed metadata, writer |
 //! | [`safetensors_file`] | one safetensors file, checked beyond what its own library checks |
 //! | [`blocks`] | exact decoders of every block format, encoders of the ones trine writes |
+//! | [`codebook`], [`ternary`] | codes of blocks that take more than shifts to read, for those who pack them |
 //! | [`map`] | the memory map and the guard that survives a file cut while it is open |
 //!
 //! # Hostile files
@@ -40,8 +41,10 @@ mod formats;
 pub mod gguf;
 mod header;
 mod huggingface;
+mod json;
 #[allow(unsafe_code, reason = "memory mapping and the SIGBUS guard need system calls")]
 pub mod map;
+mod modules;
 mod part;
 mod quantize;
 pub mod safetensors_file;
@@ -51,9 +54,10 @@ pub use checkpoint::{Checkpoint, Metadata, UnreadableTensor};
 pub use dtype::DType;
 pub use error::WeightsError;
 pub use foreign::recognise;
+pub use formats::{codebook, ternary};
 pub use header::holds_header;
 pub use huggingface::HuggingFaceMetadata;
 pub use part::{create_part, create_part_folder, remove_dead_part_folders, remove_dead_parts};
-pub use quantize::{fallback, quantize_tensor};
+pub use quantize::{fallback, loss, quantize_tensor, quantize_weighted};
 pub use safetensors_file::SafetensorsFile;
 pub use tensor::Tensor;

@@ -36,6 +36,17 @@ pub struct Tensor {
     shape: Box<[usize]>, // outermost first
     row_bytes: usize,
     data: Data,
+    factors: Option<Factors>,
+}
+
+/// What the rows of a matrix are multiplied by: a factor for each of its equal parts.
+#[derive(Clone)]
+struct Factors {
+    values: Arc<[f32]>,
+    /// The rows of a part.
+    rows: usize,
+    /// The place of the tensor's first row in the first part, if the tensor is a slice.
+    first: usize,
 }
 
 /// A list of integers.
@@ -82,9 +93,11 @@ impl Tensor {
         let needed = checked_rows(shape)
             .and_then(|rows| rows.checked_mul(row_bytes))
             .ok_or_else(|| error(format!("shape {shape:?} overflows")))?;
-        let tensor = Self { name: name.into(), dtype, shape: shape.into(), row_bytes, data };
+        let (name, shape) = (name.into(), shape.into());
+        let tensor = Self { name, dtype, shape, row_bytes, data, factors: None };
         let found = tensor.bytes().len();
         if found != needed {
+            let shape = &tensor.shape;
             return Err(error(format!("{dtype} {shape:?} needs {needed} bytes, found {found}")));
         }
         Ok(tensor)
@@ -142,15 +155,66 @@ impl Tensor {
         &self.bytes()[row * self.row_bytes..][..self.row_bytes]
     }
 
-    /// Returns all elements as floats, exactly (see [`crate::blocks::decode`]).
+    /// Returns the same tensor, the rows of whose equal parts are multiplied by `factors`: one for
+    /// a matrix, or one for each expert. [`Self::bytes`] are without them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the rows are no whole parts.
+    pub fn with_factors(&self, factors: &[f32]) -> Result<Self, WeightsError> {
+        if factors.is_empty() || !self.rows().is_multiple_of(factors.len()) {
+            let problem = format!("{} factors for {} rows", factors.len(), self.rows());
+            return Err(WeightsError::Tensor { name: self.name.to_string(), problem });
+        }
+        let rows = (self.rows() / factors.len()).max(1);
+        let factors = Some(Factors { values: factors.into(), rows, first: 0 });
+        Ok(Self { factors, ..self.clone() })
+    }
+
+    /// Returns the factors of [`Self::with_factors`]; none if the bytes are all.
+    pub fn factors(&self) -> &[f32] {
+        self.factors.as_ref().map_or(&[], |factors| &factors.values)
+    }
+
+    /// Returns what the elements of row `row` are multiplied by.
+    pub fn factor(&self, row: usize) -> f32 {
+        let Some(Factors { values, rows, first }) = &self.factors else { return 1.0 };
+        values.get((first + row) / rows).copied().unwrap_or(1.0)
+    }
+
+    /// Returns all elements as floats: exactly (see [`crate::blocks::decode`]), times the factors.
     ///
     /// # Errors
     ///
     /// Returns the codec's errors, which no tensor made by this crate can cause.
     pub fn to_f32(&self) -> Result<Vec<f32>, WeightsError> {
         let mut floats = vec![0.0; self.elements()];
-        crate::blocks::decode(self.dtype, self.bytes(), &mut floats)?;
+        if self.factors.is_none() {
+            crate::blocks::decode(self.dtype, self.bytes(), &mut floats)?;
+            return Ok(floats);
+        }
+        for (row, floats) in floats.chunks_exact_mut(self.columns().max(1)).enumerate() {
+            self.decode_row(row, floats)?;
+        }
         Ok(floats)
+    }
+
+    /// Writes the elements of row `row` as floats.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `floats` has another length than a row.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such row.
+    pub fn decode_row(&self, row: usize, floats: &mut [f32]) -> Result<(), WeightsError> {
+        crate::blocks::decode(self.dtype, self.row(row), floats)?;
+        if self.factors.is_some() {
+            let factor = self.factor(row);
+            floats.iter_mut().for_each(|value| *value *= factor);
+        }
+        Ok(())
     }
 
     /// Returns the same bytes under another name.
@@ -162,10 +226,15 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// Returns an error if `shape` has another number of elements, or rows that are no whole
-    /// blocks.
+    /// Returns an error if `shape` has another number of elements, rows that are no whole blocks,
+    /// or other rows of a tensor with factors.
     pub fn reshaped(&self, shape: &[usize]) -> Result<Self, WeightsError> {
-        Self::build(&self.name, self.dtype, shape, self.data.clone())
+        let tensor = Self::build(&self.name, self.dtype, shape, self.data.clone())?;
+        if self.factors.is_some() && tensor.rows() != self.rows() {
+            let problem = format!("{shape:?} has other rows, which have factors");
+            return Err(WeightsError::Tensor { name: self.name.to_string(), problem });
+        }
+        Ok(Self { factors: self.factors.clone(), ..tensor })
     }
 
     /// Returns some of the rows as a matrix of their own, such as a part of a fused matrix. The
@@ -187,7 +256,9 @@ impl Tensor {
             Data::Owned(owned) => Data::Owned(Arc::new(owned[bytes].to_vec())),
             Data::Static(all) => Data::Static(&all[bytes]),
         };
-        Self::build(name, self.dtype, &[rows.len(), self.columns()], data)
+        let tensor = Self::build(name, self.dtype, &[rows.len(), self.columns()], data)?;
+        let moved = |own: Factors| Factors { first: own.first + rows.start, ..own };
+        Ok(Self { factors: self.factors.clone().map(moved), ..tensor })
     }
 
     /// Returns whether the bytes are pages of a mapped file.

@@ -539,3 +539,28 @@ fn tensors_of_the_wrong_size_are_refused() {
     let scalar = Tensor::from_owned("s", DType::F32, &[], vec![0; 4]).unwrap();
     assert_eq!((scalar.rows(), scalar.columns()), (1, 1));
 }
+
+/// Three matrices of two rows, each with a factor, and rows that begin in the second.
+#[test]
+fn factors_follow_their_rows() {
+    let bytes: Vec<u8> = (1..=6).flat_map(|row| (row as f32).to_le_bytes()).collect();
+    let tensor = Tensor::from_owned("w", DType::F32, &[3, 2, 1], bytes).unwrap();
+    assert!(tensor.factors().is_empty());
+    for wrong in [&[][..], &[1.0; 4], &[1.0; 7]] {
+        assert!(tensor.with_factors(wrong).is_err(), "{wrong:?}");
+    }
+    let tensor = tensor.with_factors(&[10.0, 0.5, -1.0]).unwrap();
+    assert_eq!(tensor.to_f32().unwrap(), [10.0, 20.0, 1.5, 2.0, -5.0, -6.0]);
+    let slice = tensor.slice_rows("part", 3..6).unwrap();
+    assert_eq!(slice.to_f32().unwrap(), [2.0, -5.0, -6.0]);
+    let mut row = [f32::NAN];
+    slice.decode_row(1, &mut row).unwrap();
+    assert_eq!(row, [-5.0]);
+    assert_eq!(slice.slice_rows("less", 2..3).unwrap().to_f32().unwrap(), [-6.0]);
+    let flat = tensor.renamed("v").reshaped(&[6, 1]).unwrap();
+    assert_eq!(flat.to_f32().unwrap(), tensor.to_f32().unwrap());
+    assert!(tensor.reshaped(&[2, 3]).is_err());
+    let converted = trine_weights::quantize_tensor(&tensor, DType::F16).unwrap();
+    assert!(converted.factors().is_empty());
+    assert_eq!(converted.to_f32().unwrap(), tensor.to_f32().unwrap());
+}

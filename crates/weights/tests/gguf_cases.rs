@@ -242,7 +242,7 @@ fn tensors_bad_type() {
     for kind in [4, 5, 31, 99, u32::MAX] {
         refuse(&Raw::with_rows(vec![row("t", &[8], kind, 0)], 32).bytes(), "unknown type");
     }
-    let error = refuse(&Raw::with_rows(vec![row("t", &[256], 16, 0)], 96).bytes(), "IQ2_XXS");
+    let error = refuse(&Raw::with_rows(vec![row("t", &[256], 15, 0)], 96).bytes(), "Q8_K");
     assert!(matches!(error, WeightsError::Unsupported { .. }), "{error}");
 }
 

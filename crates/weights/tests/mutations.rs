@@ -103,7 +103,7 @@ fn gguf_source(name: &'static str, bytes: Vec<u8>, folder: &Path) -> Source {
 
 fn sources(folder: &Path) -> Vec<Source> {
     let mut sources = vec![gguf_source("small", small_gguf(), folder)];
-    for name in ["gemma3-f32", "gemma3-qat"] {
+    for name in ["gemma3-f32", "gemma3-qat", "formats", "formats-moe"] {
         let bytes = fs::read(goldens().join("gguf").join(name).join("model.gguf")).unwrap();
         sources.push(gguf_source(name, bytes, folder));
     }

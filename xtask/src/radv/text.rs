@@ -21,18 +21,19 @@ pub(super) fn describe(output: &Output, version: &str, rows: &[(&Kernel, Counts)
          \n\
          The kernels are those that Programs of Gemma 3 27B, 4B, 1B, 270M and Gemma 3n E2B \
          compile, as `run` and `serve` load them, in\n\
-         Q4_0, Q4_K_M and Q8_0, 4B also in Q5_K_M, with a cache in f16 and in int8, in all passes: \
-         the same code chooses them that chooses those of a\n\
+         Q4_0, Q4_K_M and Q8_0, 4B also in Q5_K_M and, in its feed-forward, all other formats, \
+         with a cache in f16 and in int8, in all passes:\n\
+         the same code chooses them that chooses those of a \
          Program, for a description of the device (`vulkan/src/program/catalogue.rs`). {} are \
          launched by the static tables; {} more\n\
          may be tried by tuning. A kernel that several Programs share is listed once, with its \
          largest launch in the first.\n\
          \n\
          CI compiles all of them again and compares, unless the last line shows that nothing has \
-         changed. It fails on any spill, on room for fewer than {least} waves, on loads of single \
-         bytes\n\
-         in the main loop of a kernel that reads packed weights or the cache, and where `v_dot4` \
-         or `v_wmma` was meant and is not there.\n\
+         changed. It fails on any spill, on room for fewer than {least} waves, on more loads of \
+         single bytes\n\
+         than of words in the main loop of a kernel that reads packed weights or the cache, and \
+         where `v_dot4` or `v_wmma` was meant and is not there.\n\
          \n\
          **Waves** are subgroups that a SIMD has room for, at most 16. All subgroups have 64 \
          invocations.\n\

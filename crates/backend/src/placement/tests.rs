@@ -1,6 +1,6 @@
 use trine_model::{
-    Buffer, BufferId, Cache, CacheId, Heads, Input, KvType, Op, Plan, Rows, Source, Step, Weight,
-    WeightId, WeightKind, WeightPlace, Width, Workload,
+    Ahead, Buffer, BufferId, Cache, CacheId, Heads, Input, KvType, Op, Plan, Rows, Source, Step,
+    Weight, WeightId, WeightKind, WeightPlace, Width, Workload,
 };
 use trine_weights::DType;
 
@@ -37,7 +37,7 @@ fn plan(layers: usize) -> Plan {
             heads,
             scale: 1.0,
             window: window(layer),
-            sees_ahead: true,
+            ahead: Ahead::All,
             output: attended,
         });
         step(Op::Add { source: attended, target: stream });

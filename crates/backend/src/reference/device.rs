@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use trine_model::away::{Away, aways};
 use trine_model::{BufferId, Goal, Heads, Model, Op, Plan, Rows, Source, Term, WeightId};
-use trine_weights::{Tensor, blocks};
+use trine_weights::Tensor;
 
 use super::cache::{ReferenceCache, RowPlace};
 use super::ops::{self, Attention, Coefficients, PlaceRotation};
@@ -346,10 +346,10 @@ impl ReferenceProgram {
                 }
             }
             Op::StoreKv { key, value, cache } => self.store_kv(*key, *value, cache.0, batch),
-            Op::Attend { query, cache, heads, scale, window, sees_ahead, output } => {
-                let attention = Attention { heads: *heads, scale: *scale, window: *window };
-                let seen = if *sees_ahead { *batch } else { Batch { ahead: &[], ..*batch } };
-                self.attend(*query, cache.0, attention, *output, &seen);
+            Op::Attend { query, cache, heads, scale, window, ahead, output } => {
+                let (heads, scale, window) = (*heads, *scale, *window);
+                let attention = Attention { heads, scale, window, ahead: ahead.most(window) };
+                self.attend(*query, cache.0, attention, *output, batch);
             }
             Op::Geglu { gate, up, first, output } => self.geglu(*gate, *up, *first, *output),
             Op::Select { input, output } => self.select(*input, *output, batch),
@@ -440,7 +440,7 @@ impl ReferenceProgram {
             Op::PositionEmbedding { table, side, output } => {
                 let mut target = self.take(*output);
                 let tensor = &self.tensors[table.0];
-                let row = |entry, row: &mut [f32]| decode(tensor.dtype(), tensor.row(entry), row);
+                let row = |entry, row: &mut [f32]| decode(tensor, entry, row);
                 ops::places(row, batch.tokens, *side, tensor.columns(), &mut target);
                 self.put(*output, target);
             }
@@ -575,7 +575,7 @@ impl ReferenceProgram {
         }
         let columns = if target.is_empty() { 0 } else { weight.rows };
         for column in 0..columns {
-            decode(weight.dtype, tensor.row(column), &mut row);
+            decode(tensor, column, &mut row);
             if products == Products::Exact {
                 ops::matmul_column(source, &row, column, weight.rows, &mut target);
                 continue;
@@ -641,6 +641,6 @@ fn place<'a>(batch: &'a Batch<'a>, row: usize) -> RowPlace<'a> {
     }
 }
 
-fn decode(dtype: trine_weights::DType, bytes: &[u8], row: &mut [f32]) {
-    blocks::decode(dtype, bytes, row).expect("row lengths were checked when the model was opened");
+fn decode(tensor: &Tensor, index: usize, row: &mut [f32]) {
+    tensor.decode_row(index, row).expect("row lengths were checked when the model was opened");
 }

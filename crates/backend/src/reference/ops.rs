@@ -334,6 +334,8 @@ pub struct Attention {
     pub scale: f32,
     /// Positions seen, the row's own included; `None` for all.
     pub window: Option<usize>,
+    /// Most of the rows after it that a row sees.
+    pub ahead: usize,
 }
 
 /// Computes attention of one row: `query` and `output` are (heads, head_dim).
@@ -346,7 +348,7 @@ pub fn attend(
 ) {
     let Heads { query: heads, kv, dim } = attention.heads;
     let first = attention.window.map_or(0, |window| (place.position + 1).saturating_sub(window));
-    let last = place.position + place.ahead;
+    let last = place.position + place.ahead.min(attention.ahead);
     for head in 0..heads {
         let q = &query[head * dim..(head + 1) * dim];
         let kv_head = head / (heads / kv);
@@ -371,7 +373,7 @@ pub fn attend(
 
 #[cfg(test)]
 mod tests {
-    use trine_model::{Cache, KvType, Width};
+    use trine_model::{Ahead, Cache, KvType, Width};
 
     use super::*;
     use crate::{ProgramOptions, SequenceView};
@@ -475,12 +477,22 @@ mod tests {
             for position in 0..20 {
                 for ahead in 0..20 - position {
                     let place = RowPlace { sequence, position, ahead };
-                    let mut found = [f32::NAN];
-                    let attention = Attention { heads, scale: 1.0, window };
-                    attend(&[1.0], &memory, place, attention, &mut found);
-                    let before = position.min(window.map_or(usize::MAX, |window| window - 1));
-                    let mean = (position - before + position + ahead) as f32 / 2.0;
-                    assert!((found[0] - mean).abs() < 1e-5, "{window:?} {position} {ahead}");
+                    for kind in [Ahead::Nothing, Ahead::All, Ahead::Window] {
+                        let mut found = [f32::NAN];
+                        let most = kind.most(window);
+                        let attention = Attention { heads, scale: 1.0, window, ahead: most };
+                        attend(&[1.0], &memory, place, attention, &mut found);
+                        let reach = window.map_or(usize::MAX, |window| window - 1);
+                        let after = match kind {
+                            Ahead::Nothing => 0,
+                            Ahead::All => ahead,
+                            Ahead::Window => ahead.min(reach),
+                        };
+                        let before = position.min(reach);
+                        let mean = (position - before + position + after) as f32 / 2.0;
+                        let what = format!("{kind:?} {window:?} {position} {ahead}");
+                        assert!((found[0] - mean).abs() < 1e-5, "{what}");
+                    }
                 }
             }
         }

@@ -20,12 +20,15 @@ pub struct SequenceRows<'a> {
     /// For each of these rows the number of the sequence's rows after it that it sees, so that no
     /// row sees less far than the one before; empty if none sees any.
     pub ahead: &'a [u32],
+    /// Most of these that a row sees, whatever `ahead` says.
+    pub most_ahead: usize,
 }
 
 impl SequenceRows<'_> {
     /// Returns the last position that a row of the sequence sees.
     pub(super) fn last_key(&self, row: usize) -> usize {
-        self.position + row + self.ahead.get(row).map_or(0, |&ahead| ahead as usize)
+        let ahead = self.ahead.get(row).map_or(0, |&ahead| ahead as usize);
+        self.position + row + ahead.min(self.most_ahead)
     }
 }
 

@@ -23,6 +23,8 @@ struct Case {
     streams: Vec<Stream>,
     /// For each row of each stream the number of rows after it that it sees.
     ahead: Vec<Vec<u32>>,
+    /// Most of these that a row sees.
+    most_ahead: usize,
     cache: LayerCache,
     random: ChaCha8Rng,
 }
@@ -60,7 +62,8 @@ impl Case {
         assert_eq!(cache.bytes(), cache_shape.bytes(kind).unwrap());
         cache.poison();
         let ahead = streams.iter().map(|stream| vec![0; stream.rows]).collect();
-        let mut case = Case { shape, kind, ring, streams, ahead, cache, random };
+        let most_ahead = usize::MAX;
+        let mut case = Case { shape, kind, ring, streams, ahead, most_ahead, cache, random };
         for stream in 0..case.streams.len() {
             let end = case.streams[stream].start + case.streams[stream].rows;
             for position in 0..end {
@@ -128,6 +131,7 @@ impl Case {
                     let place = (batch_row * query_heads + head) * head_dim;
                     let query = &queries[place..place + head_dim];
                     let ahead = self.ahead[stream][position - start] as usize;
+                    let ahead = ahead.min(self.most_ahead);
                     let keys = self.shape.first_key(position)..position + ahead + 1;
                     let stored: Vec<[Vec<f32>; 2]> = keys
                         .map(|key| self.cache.read(view, key, head / self.shape.group()))
@@ -177,6 +181,7 @@ impl Case {
                     rows,
                     position: stream.start + offset,
                     ahead: self.ahead[index].get(offset..).unwrap_or_default(),
+                    most_ahead: self.most_ahead,
                 });
                 first_row += stream.rows;
             }
@@ -265,11 +270,13 @@ proptest! {
         kind in kinds(),
         lengths in prop::collection::vec((0_usize..600, 1_usize..60), 1..4),
         run in 2_usize..50,
+        most_ahead in prop::option::of(0_usize..20),
         with_ring: bool,
         seed: u64,
     ) {
         let ring = shape.window.filter(|_| with_ring).map(|window| window + 59);
         let mut case = Case::new(shape, kind, ring, &lengths, seed).with_runs(run);
+        case.most_ahead = most_ahead.unwrap_or(usize::MAX);
         let queries = case.queries();
         let expected = case.expected(&queries);
         for isa in Isa::available() {
@@ -403,6 +410,7 @@ fn threads_do_not_change_the_result() {
                 rows: stream.rows,
                 position: stream.start,
                 ahead: &[],
+                most_ahead: 0,
             }
         })
         .collect()
@@ -507,8 +515,14 @@ fn hostile_views_are_refused() {
         whole: false,
     };
     let mut plan = AttentionPlan::with_capacity(8, 0);
-    let rows =
-        |view, position, rows| SequenceRows { view, first_row: 0, rows, position, ahead: &[] };
+    let rows = |view, position, rows| SequenceRows {
+        view,
+        first_row: 0,
+        rows,
+        position,
+        ahead: &[],
+        most_ahead: 0,
+    };
     let mut build = |shape: &AttentionShape, sequence| plan.build(shape, 128, &[sequence]);
     let short = CacheView::Paged { table: &[0, 1] };
     assert!(matches!(

@@ -267,6 +267,85 @@ impl Simd for Avx2Kernel {
     }
 
     #[inline(always)]
+    unsafe fn widen_u8(pointer: *const u8) -> __m256i {
+        simd!(_mm256_cvtepu8_epi32(_mm_loadl_epi64(pointer.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u16(pointer: *const u8) -> __m256i {
+        simd!(_mm256_cvtepu16_epi32(_mm_loadu_si128(pointer.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn field(quads: __m256i, from: u32, bits: u32, to: u32) -> __m256i {
+        simd!({
+            let mask = _mm256_set1_epi32((1 << bits) - 1);
+            Self::shift_left(_mm256_and_si256(Self::shift_right(quads, from), mask), to)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn gather(quads: __m256i, table: &[[u8; 4]]) -> __m256i {
+        simd!(_mm256_i32gather_epi32::<4>(table.as_ptr().cast(), quads))
+    }
+
+    #[inline(always)]
+    unsafe fn gather_pairs(quads: __m256i, table: &[[u8; 8]]) -> [__m256i; 2] {
+        simd!({
+            let table = table.as_ptr().cast();
+            let (low, high) = (_mm256_castsi256_si128(quads), _mm256_extracti128_si256::<1>(quads));
+            // Rows 0 1 4 5 and rows 2 3 6 7, so that a shuffle within lanes puts them in order.
+            let first = _mm256_i32gather_epi64::<8>(table, _mm_unpacklo_epi64(low, high));
+            let second = _mm256_i32gather_epi64::<8>(table, _mm_unpackhi_epi64(low, high));
+            let (first, second) = (_mm256_castsi256_ps(first), _mm256_castsi256_ps(second));
+            [
+                _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(first, second)),
+                _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(first, second)),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn signed(codes: __m256i, plane: __m256i, bit: usize, offset: u8) -> __m256i {
+        simd!({
+            let bit = _mm256_set1_epi8((1_u8 << bit).cast_signed());
+            let negative = _mm256_cmpeq_epi8(_mm256_and_si256(plane, bit), bit);
+            let start = _mm256_sub_epi8(_mm256_set1_epi8(offset.cast_signed()), negative);
+            _mm256_add_epi8(_mm256_xor_si256(codes, negative), start)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn digit(value: __m256i, power: u8) -> __m256i {
+        simd!({
+            // Bytes as the upper halves of numbers of 16 bits, where products lose their carry.
+            let (power, three) = (_mm256_set1_epi16(i16::from(power)), _mm256_set1_epi16(3));
+            let even = _mm256_mullo_epi16(_mm256_slli_epi16::<8>(value), power);
+            let upper = _mm256_and_si256(value, _mm256_set1_epi16(!255));
+            let odd = _mm256_mulhi_epu16(_mm256_mullo_epi16(upper, power), three);
+            _mm256_or_si256(_mm256_mulhi_epu16(even, three), _mm256_slli_epi16::<8>(odd))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn spread(quads: __m256i) -> __m256i {
+        simd!({
+            let lowest = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+            _mm256_shuffle_epi8(quads, _mm256_broadcastsi128_si256(lowest))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(quads: __m256i) -> __m256 {
+        simd!(_mm256_cvtepi32_ps(quads))
+    }
+
+    #[inline(always)]
+    unsafe fn from_bits(quads: __m256i) -> __m256 {
+        simd!(_mm256_castsi256_ps(quads))
+    }
+
+    #[inline(always)]
     unsafe fn zero() -> __m256 {
         simd!(_mm256_setzero_ps())
     }

@@ -136,6 +136,81 @@ impl Simd for Avx512Kernel {
     }
 
     #[inline(always)]
+    unsafe fn widen_u8(pointer: *const u8) -> __m512i {
+        simd!(_mm512_cvtepu8_epi32(_mm_loadu_si128(pointer.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u16(pointer: *const u8) -> __m512i {
+        simd!(_mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn field(quads: __m512i, from: u32, bits: u32, to: u32) -> __m512i {
+        simd!({
+            let mask = _mm512_set1_epi32((1 << bits) - 1);
+            Self::shift_left(_mm512_and_si512(Self::shift_right(quads, from), mask), to)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn gather(quads: __m512i, table: &[[u8; 4]]) -> __m512i {
+        simd!(_mm512_i32gather_epi32::<4>(quads, table.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn gather_pairs(quads: __m512i, table: &[[u8; 8]]) -> [__m512i; 2] {
+        simd!({
+            let table = table.as_ptr().cast();
+            let low = _mm512_i32gather_epi64::<8>(_mm512_castsi512_si256(quads), table);
+            let high = _mm512_i32gather_epi64::<8>(_mm512_extracti64x4_epi64::<1>(quads), table);
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+            [_mm512_permutex2var_epi32(low, even, high), _mm512_permutex2var_epi32(low, odd, high)]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn signed(codes: __m512i, plane: __m512i, bit: usize, offset: u8) -> __m512i {
+        simd!({
+            let bit = _mm512_set1_epi8((1_u8 << bit).cast_signed());
+            let negative = _mm512_test_epi8_mask(plane, bit);
+            let offset = _mm512_set1_epi8(offset.cast_signed());
+            _mm512_mask_sub_epi8(_mm512_add_epi8(offset, codes), negative, offset, codes)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn digit(value: __m512i, power: u8) -> __m512i {
+        simd!({
+            // Bytes as the upper halves of numbers of 16 bits, where products lose their carry.
+            let (power, three) = (_mm512_set1_epi16(i16::from(power)), _mm512_set1_epi16(3));
+            let even = _mm512_mullo_epi16(_mm512_slli_epi16::<8>(value), power);
+            let upper = _mm512_and_si512(value, _mm512_set1_epi16(!255));
+            let odd = _mm512_mulhi_epu16(_mm512_mullo_epi16(upper, power), three);
+            _mm512_or_si512(_mm512_mulhi_epu16(even, three), _mm512_slli_epi16::<8>(odd))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn spread(quads: __m512i) -> __m512i {
+        simd!({
+            let lowest = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+            _mm512_shuffle_epi8(quads, _mm512_broadcast_i32x4(lowest))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(quads: __m512i) -> __m512 {
+        simd!(_mm512_cvtepi32_ps(quads))
+    }
+
+    #[inline(always)]
+    unsafe fn from_bits(quads: __m512i) -> __m512 {
+        simd!(_mm512_castsi512_ps(quads))
+    }
+
+    #[inline(always)]
     unsafe fn zero() -> __m512 {
         simd!(_mm512_setzero_ps())
     }

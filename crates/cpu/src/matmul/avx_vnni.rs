@@ -130,6 +130,16 @@ impl Simd for AvxVnni {
         shift_right(value: __m256i, bits: u32) -> __m256i;
         shift_left(value: __m256i, bits: u32) -> __m256i;
         lookup(value: __m256i, table: &[i8; 16]) -> __m256i;
+        widen_u8(pointer: *const u8) -> __m256i;
+        widen_u16(pointer: *const u8) -> __m256i;
+        field(quads: __m256i, from: u32, bits: u32, to: u32) -> __m256i;
+        gather(quads: __m256i, table: &[[u8; 4]]) -> __m256i;
+        gather_pairs(quads: __m256i, table: &[[u8; 8]]) -> [__m256i; 2];
+        signed(codes: __m256i, plane: __m256i, bit: usize, offset: u8) -> __m256i;
+        digit(value: __m256i, power: u8) -> __m256i;
+        spread(quads: __m256i) -> __m256i;
+        numbers(quads: __m256i) -> __m256;
+        from_bits(quads: __m256i) -> __m256;
         zero() -> __m256;
         splat(value: f32) -> __m256;
         load_f32(pointer: *const u8) -> __m256;

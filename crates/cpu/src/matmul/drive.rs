@@ -224,7 +224,8 @@ pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock
             Kind::Minimum(8) => run_many::<S, F, Plain<0>, false>(job),
             Kind::Minimum(_) => run_many::<S, F, Plain<1>, false>(job),
             Kind::Halves(4) => run_many::<S, F, Plain<2>, false>(job),
-            Kind::Halves(_) => run_many::<S, F, Plain<3>, false>(job),
+            Kind::Halves(2) => run_many::<S, F, Plain<3>, false>(job),
+            Kind::Halves(_) => run_many::<S, F, Plain<6>, false>(job),
             Kind::Signed => run_many::<S, F, Plain<4>, false>(job),
         }
     }

@@ -31,14 +31,18 @@ pub(super) unsafe fn nibble<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes 
     }
 }
 
+/// Returns the bit plane of a block.
+#[inline(always)]
+pub(super) unsafe fn bit_plane<S: Simd>(block: Block<'_>) -> S::Bytes {
+    // SAFETY: a block has one vector in this section.
+    unsafe { S::load(block.panel.add(block.layout.bits + block.index * 4 * S::ROWS)) }
+}
+
 /// Returns the bit plane of a block for quad `quad`, moved to bit `position`.
 #[inline(always)]
 pub(super) unsafe fn bit<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
-    // SAFETY: a block has one vector in this section.
-    unsafe {
-        let plane = S::load(block.panel.add(block.layout.bits + block.index * 4 * S::ROWS));
-        S::and(moved::<S>(plane, quad, position), 1 << position)
-    }
+    // SAFETY: the caller's promise.
+    unsafe { S::and(moved::<S>(bit_plane::<S>(block), quad, position), 1 << position) }
 }
 
 /// Returns the two-bit plane of a block for quad `quad`, moved to bit `position`.
@@ -96,6 +100,15 @@ pub(super) unsafe fn small(
 ) -> *const u8 {
     // SAFETY: the caller names a section of the format.
     unsafe { block.panel.add(section + block.index * count * rows) }
+}
+
+/// Returns where the two blocks lie that share bytes of four bits with this one, and the shift of
+/// its own bits.
+#[inline(always)]
+pub(super) unsafe fn shared_nibbles(block: Block<'_>, rows: usize) -> (*const u8, u32) {
+    let (pair, half) = (block.index / 2, block.index % 2);
+    // SAFETY: the section has four bytes per row and eight blocks.
+    (unsafe { block.panel.add(block.layout.shared + pair * rows) }, 4 * half as u32)
 }
 
 /// Makes scales of one scale and one minimum per row.
@@ -160,13 +173,14 @@ pub(super) use simd_format;
 pub(super) struct Plain<const KIND: usize>;
 
 /// The products that unpacked blocks need.
-pub(super) const PLAIN_KINDS: [Kind; 6] = [
+pub(super) const PLAIN_KINDS: [Kind; 7] = [
     Kind::Minimum(8),
     Kind::Minimum(4),
     Kind::Halves(4),
     Kind::Halves(2),
     Kind::Signed,
     Kind::Offset,
+    Kind::Halves(1),
 ];
 
 /// Bytes per row of an unpacked block.

@@ -12,10 +12,12 @@ use crate::isa::Isa;
 use crate::quantize::QuantizedBlock;
 
 pub(super) mod classic;
+mod codebook;
 mod k_high;
 mod k_low;
 mod k_mid;
 mod tables;
+mod ternary;
 
 /// From the file's format to what `drive` runs for it, and its type here.
 macro_rules! formats {
@@ -80,6 +82,16 @@ formats! {
     Iq4Nl: run_costly tables::Iq4Nl,
     Iq4Xs: run_costly tables::Iq4Xs,
     Mxfp4: run_costly tables::Mxfp4,
+    Nvfp4: run_costly tables::Nvfp4,
+    Iq1S: run_costly codebook::Iq1S,
+    Iq1M: run_costly codebook::Iq1M,
+    Iq2Xxs: run_costly codebook::Iq2Xxs,
+    Iq2Xs: run_costly codebook::Iq2Xs,
+    Iq2S: run_costly codebook::Iq2S,
+    Iq3Xxs: run_costly codebook::Iq3Xxs,
+    Iq3S: run_costly codebook::Iq3S,
+    Tq1_0: run_costly ternary::Tq1_0,
+    Tq2_0: run_costly ternary::Tq2_0,
 }
 
 /// Returns the layout of a matrix; `None` if its size overflows or a row is not whole blocks.

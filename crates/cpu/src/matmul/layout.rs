@@ -10,12 +10,15 @@
 //! | nibbles | 4 vectors | vector j: low nibbles quad j, high nibbles quad j + 4 |
 //! | pairs | 2 vectors | vector h: bits 2p, 2p+1 of a byte belong to quad 4 h + p |
 //! | bits | 1 vector | bit q of a byte belongs to quad q |
-//! | bytes | 8 vectors | vector q: quad q |
+//! | bytes | 8 vectors | vector q: quad q; of codebooks 1 or 2 vectors of codes |
 //! | scales, minimums | R numbers, or 2 R for runs of 16 | f16, or small integers |
-//! | super scales, super minimums | R numbers per 256 | f16 |
+//! | super scales, super minimums | R numbers per 256 | f16, or f32 |
+//! | shared | 4 R bytes or 13 vectors per 256 | what has no whole bytes for a block |
 //!
-//! Codes take exactly as many bits as in the file. Scales that the file packs into 4 or 6 bits
-//! become bytes if the kernels need it, which makes a matrix at most 4 % larger.
+//! Shared are four bits of each block, the even one's in the low nibble, or digits to base 3 of
+//! five quads in a byte. Codes take exactly as many bits as in the file, except that all signs of
+//! codebooks are stored. Scales that the file packs into 4 or 6 bits become bytes if the kernels
+//! need it. Both together make a matrix at most 4 % larger, of three codebooks up to 7 %.
 //!
 //! A float matrix has panels of 16 rows: for every column the 16 elements, in the file's type.
 
@@ -43,19 +46,21 @@ pub(super) struct Layout {
     pub(super) minimums: usize,
     pub(super) super_scales: usize,
     pub(super) super_minimums: usize,
+    pub(super) shared: usize,
     pub(super) nibbles: usize,
     pub(super) pairs: usize,
     pub(super) bits: usize,
     pub(super) bytes: usize,
 }
 
-/// Bytes per row of each section, per block of 32 (`super_*`: per 256).
+/// Bytes per row of each section, per block of 32 (`super_*` and `shared`: per 256).
 #[derive(Clone, Copy)]
 pub(super) struct Sections {
     pub(super) scales: usize,
     pub(super) minimums: usize,
     pub(super) super_scales: usize,
     pub(super) super_minimums: usize,
+    pub(super) shared: usize,
     pub(super) nibbles: usize,
     pub(super) pairs: usize,
     pub(super) bits: usize,
@@ -69,6 +74,7 @@ impl Sections {
         minimums: 0,
         super_scales: 0,
         super_minimums: 0,
+        shared: 0,
         nibbles: 0,
         pairs: 0,
         bits: 0,
@@ -113,6 +119,7 @@ impl Layout {
             minimums: 0,
             super_scales: 0,
             super_minimums: 0,
+            shared: 0,
             nibbles: 0,
             pairs: 0,
             bits: 0,
@@ -130,11 +137,12 @@ impl Layout {
 
     /// Places the sections one after another.
     fn place(&mut self, sections: &Sections) -> Option<()> {
-        let supers = self.blocks / 8;
+        let supers = self.blocks.div_ceil(8);
         let (rows, blocks) = (self.rows_per_panel, self.blocks);
         for (offset, bytes, count) in [
             (&mut self.super_scales, sections.super_scales, supers),
             (&mut self.super_minimums, sections.super_minimums, supers),
+            (&mut self.shared, sections.shared, supers),
             (&mut self.scales, sections.scales, blocks),
             (&mut self.minimums, sections.minimums, blocks),
             (&mut self.bits, sections.bits, blocks),

@@ -4,8 +4,9 @@
 //! into 32 bits, exactly, 16 products an instruction. The base instruction set multiplies bytes
 //! into 16-bit lanes, one product per lane and quad, and sums lanes in pairs at the end. A code
 //! below 64 times an activation of at most 127 is at most 8001: eight quads of codes below 32, four
-//! of codes below 64, or two of signed codes (32512) fit a lane. Both are bound by the
-//! multiplications, and have the same results. Neither has been measured on an ARM processor.
+//! of codes below 64, or two of codes below 128 and of signed ones (32512) fit a lane. Both are
+//! bound by the multiplications, and have the same results. Neither has been measured on an ARM
+//! processor.
 
 use std::arch::aarch64::*;
 
@@ -113,6 +114,21 @@ unsafe fn dot<const SDOT: bool>(
     })
 }
 
+/// Replaces every quad by half `half` of its entry in a table of entries of `SIZE` bytes.
+///
+/// # Safety
+/// Same as [`Simd`].
+#[inline(always)]
+unsafe fn entries<const SIZE: usize>(quads: Bytes, table: &[[u8; SIZE]], half: usize) -> Bytes {
+    simd!({
+        let mut places = [0_u32; 8];
+        NeonKernel::<false>::store(places.as_mut_ptr().cast(), quads);
+        let of = |place: u32| table.get_unchecked(place as usize).as_chunks::<4>().0[half];
+        let found: [[u8; 4]; 8] = places.map(of);
+        NeonKernel::<false>::load(found.as_ptr().cast())
+    })
+}
+
 /// `sum += factor * (low, high)` in floats.
 ///
 /// # Safety
@@ -180,6 +196,84 @@ impl<const SDOT: bool> Simd for NeonKernel<SDOT> {
             let table = vld1q_u8(table.as_ptr().cast());
             [vqtbl1q_u8(table, value[0]), vqtbl1q_u8(table, value[1])]
         })
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u8(pointer: *const u8) -> Bytes {
+        simd!({
+            let wide = vmovl_u8(vld1_u8(pointer));
+            let [low, high] = [vmovl_u16(vget_low_u16(wide)), vmovl_high_u16(wide)];
+            [vreinterpretq_u8_u32(low), vreinterpretq_u8_u32(high)]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u16(pointer: *const u8) -> Bytes {
+        simd!({
+            let wide = vld1q_u16(pointer.cast());
+            let [low, high] = [vmovl_u16(vget_low_u16(wide)), vmovl_high_u16(wide)];
+            [vreinterpretq_u8_u32(low), vreinterpretq_u8_u32(high)]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn field(quads: Bytes, from: u32, bits: u32, to: u32) -> Bytes {
+        simd!(quads.map(|quads| {
+            let moved = vshlq_u32(vreinterpretq_u32_u8(quads), vdupq_n_s32(-(from as i32)));
+            let field = vandq_u32(moved, vdupq_n_u32((1 << bits) - 1));
+            vreinterpretq_u8_u32(vshlq_u32(field, vdupq_n_s32(to as i32)))
+        }))
+    }
+
+    #[inline(always)]
+    unsafe fn gather(quads: Bytes, table: &[[u8; 4]]) -> Bytes {
+        simd!(entries(quads, table, 0))
+    }
+
+    #[inline(always)]
+    unsafe fn gather_pairs(quads: Bytes, table: &[[u8; 8]]) -> [Bytes; 2] {
+        simd!([entries(quads, table, 0), entries(quads, table, 1)])
+    }
+
+    #[inline(always)]
+    unsafe fn signed(codes: Bytes, plane: Bytes, bit: usize, offset: u8) -> Bytes {
+        simd!({
+            let (bit, offset) = (vdupq_n_u8(1 << bit), vdupq_n_u8(offset));
+            [0, 1].map(|half| {
+                let (positive, code) = (vaddq_u8(offset, codes[half]), codes[half]);
+                vbslq_u8(vtstq_u8(plane[half], bit), vsubq_u8(offset, code), positive)
+            })
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn digit(value: Bytes, power: u8) -> Bytes {
+        simd!(value.map(|value| {
+            // Three times a byte reaches 256 from 86 on, and 512 from 171 on.
+            let rest = vmulq_u8(value, vdupq_n_u8(power));
+            let one = vcgeq_u8(rest, vdupq_n_u8(86));
+            let two = vcgeq_u8(rest, vdupq_n_u8(171));
+            vsubq_u8(vdupq_n_u8(0), vaddq_u8(one, two))
+        }))
+    }
+
+    #[inline(always)]
+    unsafe fn spread(quads: Bytes) -> Bytes {
+        simd!({
+            let lowest = [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12];
+            let lowest = vld1q_u8(lowest.as_ptr());
+            quads.map(|quads| vqtbl1q_u8(quads, lowest))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(quads: Bytes) -> Floats {
+        simd!(quads.map(|quads| vcvtq_f32_u32(vreinterpretq_u32_u8(quads))))
+    }
+
+    #[inline(always)]
+    unsafe fn from_bits(quads: Bytes) -> Floats {
+        simd!(quads.map(|quads| vreinterpretq_f32_u8(quads)))
     }
 
     #[inline(always)]
@@ -298,16 +392,19 @@ impl<const SDOT: bool> Simd for NeonKernel<SDOT> {
         codes: &[Bytes; 8],
         scale: [Floats; 2],
         minimum: [Floats; 2],
-        _: usize,
+        adds: usize,
         columns: Columns,
     ) {
+        let flush = (2 * adds).min(4);
         simd!(for (index, sum) in sums.iter_mut().enumerate() {
             let x = columns.at(index);
             let (low, all) = ((*x).scaled_low_sum, (*x).scaled_sum);
             *sum = Self::multiply_add(minimum[0], Self::splat(low), *sum);
             *sum = Self::multiply_add(minimum[1], Self::splat(all - low), *sum);
-            add_scaled(sum, scale[0], (*x).scale, dot::<SDOT>(codes, columns, index, (0, 4), 4));
-            add_scaled(sum, scale[1], (*x).scale, dot::<SDOT>(codes, columns, index, (4, 8), 4));
+            let dots =
+                [(0, 4), (4, 8)].map(|quads| dot::<SDOT>(codes, columns, index, quads, flush));
+            add_scaled(sum, scale[0], (*x).scale, dots[0]);
+            add_scaled(sum, scale[1], (*x).scale, dots[1]);
         })
     }
 

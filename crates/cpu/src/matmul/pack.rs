@@ -9,11 +9,11 @@ use super::layout::Layout;
 use super::panel::{Reader, Writer};
 
 /// Writes the rows of one panel into zeroed memory of `panel_bytes`. There are at most
-/// `rows_per_panel` rows, each of `row_bytes` of the file's bytes.
-pub(super) fn pack_panel(layout: &Layout, rows: &[&[u8]], panel: &mut [u8]) {
-    let mut writer = Writer { layout, panel, row: 0 };
-    for (index, bytes) in rows.iter().enumerate() {
-        writer.row = index;
+/// `rows_per_panel` rows, each of `row_bytes` of the file's bytes and a factor.
+pub(super) fn pack_panel(layout: &Layout, rows: &[(&[u8], f32)], panel: &mut [u8]) {
+    let mut writer = Writer { layout, panel, row: 0, factor: 1.0 };
+    for (index, (bytes, factor)) in rows.iter().enumerate() {
+        (writer.row, writer.factor) = (index, *factor);
         pack_row(&mut writer, bytes);
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Writer<'a> {
     pub(super) layout: &'a Layout,
     pub(super) panel: &'a mut [u8],
     pub(super) row: usize,
+    /// What the row is multiplied by, which only formats with factors of matrices have.
+    pub(super) factor: f32,
 }
 
 impl Writer<'_> {
@@ -51,6 +53,12 @@ impl Writer<'_> {
         for (index, quad) in quads.iter().enumerate() {
             cells[(first + index) * rows + self.row] = *quad;
         }
+    }
+
+    /// Writes the four bits of a block in the section that blocks share.
+    pub(super) fn shared_nibble(&mut self, index: usize, value: u8) {
+        let at = self.layout.shared + index / 2 * self.layout.rows_per_panel + self.row;
+        self.panel[at] |= value << (4 * (index % 2));
     }
 
     /// Packs Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL: scale, optional minimum, optional high bits,
@@ -121,8 +129,23 @@ impl Reader<'_> {
     }
 
     pub(super) fn half(&self, section: usize, index: usize) -> f32 {
+        f16::from_bits(self.short(section, index)).to_f32()
+    }
+
+    pub(super) fn word(&self, section: usize, index: usize) -> u32 {
+        let at = section + 4 * (index * self.layout.rows_per_panel + self.row);
+        let bytes = &self.panel[at..at + 4];
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+
+    pub(super) fn short(&self, section: usize, index: usize) -> u16 {
         let at = section + 2 * (index * self.layout.rows_per_panel + self.row);
-        f16::from_le_bytes([self.panel[at], self.panel[at + 1]]).to_f32()
+        u16::from_le_bytes([self.panel[at], self.panel[at + 1]])
+    }
+
+    /// Returns the four bits of a block in the section that blocks share.
+    pub(super) fn shared_nibble(&self, block: usize) -> u8 {
+        self.byte(self.layout.shared, block / 2) >> (4 * (block % 2)) & 15
     }
 
     /// Returns byte `lane` (0..4) of this row in vector `vector`.

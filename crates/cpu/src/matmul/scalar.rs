@@ -42,6 +42,22 @@ fn add_scaled(sums: &mut [f32; ROWS], scale: &[f32; ROWS], factor: f32, dots: &[
     }
 }
 
+/// Applies a function to every quad.
+#[inline(always)]
+fn each_quad(quads: [u8; 32], change: impl Fn([u8; 4]) -> [u8; 4]) -> [u8; 32] {
+    let mut result = [0; 32];
+    for (target, quad) in result.as_chunks_mut().0.iter_mut().zip(quads.as_chunks().0) {
+        *target = change(*quad);
+    }
+    result
+}
+
+/// Returns every quad as a number.
+#[inline(always)]
+fn words(quads: [u8; 32]) -> [u32; ROWS] {
+    std::array::from_fn(|row| u32::from_le_bytes(quads.as_chunks().0[row]))
+}
+
 /// Reads an array of unaligned elements.
 ///
 /// # Safety
@@ -97,6 +113,81 @@ impl Simd for Scalar {
     #[inline(always)]
     unsafe fn lookup(value: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
         value.map(|byte| table[usize::from(byte & 15)].cast_unsigned())
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u8(pointer: *const u8) -> Self::Bytes {
+        // SAFETY: the caller's promise.
+        let numbers = unsafe { read::<u8, ROWS>(pointer) };
+        let mut quads = [0; 32];
+        for (quad, number) in quads.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *quad = u32::from(number).to_le_bytes();
+        }
+        quads
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u16(pointer: *const u8) -> Self::Bytes {
+        // SAFETY: the caller's promise.
+        let numbers = unsafe { read::<[u8; 2], ROWS>(pointer) };
+        let mut quads = [0; 32];
+        for (quad, [low, high]) in quads.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *quad = [low, high, 0, 0];
+        }
+        quads
+    }
+
+    #[inline(always)]
+    unsafe fn field(quads: Self::Bytes, from: u32, bits: u32, to: u32) -> Self::Bytes {
+        each_quad(quads, |quad| {
+            let field = u32::from_le_bytes(quad) >> from & ((1 << bits) - 1);
+            (field << to).to_le_bytes()
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn gather(quads: Self::Bytes, table: &[[u8; 4]]) -> Self::Bytes {
+        each_quad(quads, |quad| table[u32::from_le_bytes(quad) as usize])
+    }
+
+    #[inline(always)]
+    unsafe fn gather_pairs(quads: Self::Bytes, table: &[[u8; 8]]) -> [Self::Bytes; 2] {
+        [0, 1].map(|half| {
+            each_quad(quads, |quad| table[u32::from_le_bytes(quad) as usize].as_chunks().0[half])
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn signed(
+        codes: Self::Bytes,
+        plane: Self::Bytes,
+        bit: usize,
+        offset: u8,
+    ) -> Self::Bytes {
+        std::array::from_fn(|index| match plane[index] >> bit & 1 {
+            0 => offset.wrapping_add(codes[index]),
+            _ => offset.wrapping_sub(codes[index]),
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn digit(value: Self::Bytes, power: u8) -> Self::Bytes {
+        value.map(|byte| (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8)
+    }
+
+    #[inline(always)]
+    unsafe fn spread(quads: Self::Bytes) -> Self::Bytes {
+        each_quad(quads, |quad| [quad[0]; 4])
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(quads: Self::Bytes) -> Self::Floats {
+        words(quads).map(|word| word as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn from_bits(quads: Self::Bytes) -> Self::Floats {
+        words(quads).map(f32::from_bits)
     }
 
     #[inline(always)]

@@ -53,7 +53,7 @@ pub(super) use each_quad;
 ///
 /// `codes` are eight vectors of [`ROWS`](Simd::ROWS) quads, quad q of a block in vector q.
 /// `adds` says how many products of pairs (code times activation, two neighbours summed) fit a
-/// signed 16-bit number together: 8 for codes below 16, 4 below 32, 2 below 64.
+/// signed 16-bit number together: 8 for codes below 16, 4 below 32, 2 below 64, 1 below 128.
 ///
 /// # Safety
 ///
@@ -103,6 +103,30 @@ pub(super) trait Simd: Copy + 'static {
     /// Replaces every byte (0..=15) by its entry.
     unsafe fn lookup(value: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
 
+    /// Reads `ROWS` bytes, each into a quad as a whole number.
+    unsafe fn widen_u8(pointer: *const u8) -> Self::Bytes;
+    /// Reads `ROWS` numbers of 16 bits, each into a quad as a whole number.
+    unsafe fn widen_u16(pointer: *const u8) -> Self::Bytes;
+    /// Moves `bits` bits of every quad, which begin at bit `from`, to bit `to`, and clears the
+    /// rest.
+    unsafe fn field(quads: Self::Bytes, from: u32, bits: u32, to: u32) -> Self::Bytes;
+    /// Replaces every quad, a number below the length of the table, by its entry.
+    unsafe fn gather(quads: Self::Bytes, table: &[[u8; 4]]) -> Self::Bytes;
+    /// Returns the first and the second halves of such entries.
+    unsafe fn gather_pairs(quads: Self::Bytes, table: &[[u8; 8]]) -> [Self::Bytes; 2];
+    /// Returns `offset + code` for every byte of `codes`, and `offset - code` where bit `bit` of
+    /// the same byte of `plane` is set.
+    unsafe fn signed(codes: Self::Bytes, plane: Self::Bytes, bit: usize, offset: u8)
+    -> Self::Bytes;
+    /// Returns the whole part of `3 (power byte mod 256) / 256` for every byte.
+    unsafe fn digit(value: Self::Bytes, power: u8) -> Self::Bytes;
+    /// Copies the lowest byte of every quad to its other three.
+    unsafe fn spread(quads: Self::Bytes) -> Self::Bytes;
+    /// Converts every quad, a whole number below 2^24.
+    unsafe fn numbers(quads: Self::Bytes) -> Self::Floats;
+    /// Returns the floats whose bits the quads are.
+    unsafe fn from_bits(quads: Self::Bytes) -> Self::Floats;
+
     /// Zeros.
     unsafe fn zero() -> Self::Floats;
     /// One value in every lane.
@@ -146,7 +170,7 @@ pub(super) trait Simd: Copy + 'static {
     );
 
     /// Does the same as `accumulate_minimum` with a scale and a minimum for each half of the block;
-    /// `adds` is 4 or 2.
+    /// `adds` is 4, 2 or 1.
     unsafe fn accumulate_halves<const C: usize>(
         sums: &mut [Self::Floats; C],
         codes: &[Self::Bytes; 8],

@@ -1,9 +1,10 @@
 #![allow(unsafe_code, reason = "calls the unsafe entry point, single-threaded")]
 
 use half::f16;
+use rand::seq::IndexedRandom;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use trine_weights::{DType, Tensor, blocks};
+use trine_weights::{DType, SafetensorsFile, Tensor};
 
 use super::*;
 use crate::quantize::quantize_rows;
@@ -35,6 +36,19 @@ fn tensor(
             DType::F16 => block.copy_from_slice(&f16::from_f32(number - 0.5).to_le_bytes()),
             DType::BF16 => block.copy_from_slice(&half::bf16::from_f32(number - 0.5).to_le_bytes()),
             DType::Mxfp4 => block[0] = random.random_range(118..130),
+            // From 2^-5 to 4, with a sign that does not count, and what stands for 0.
+            DType::Nvfp4 => {
+                block[..4].fill_with(|| random.random_range(16..72) | random.random::<u8>() & 0x80);
+                block[random.random_range(0..4)] = 0x7f;
+            }
+            DType::Iq1M => {
+                // The nibbles of a half are the highest of four words.
+                let bits = f16::from_f32(number).to_bits();
+                for word in 0..4 {
+                    let high = &mut block[49 + 2 * word];
+                    *high = *high & 15 | ((bits >> (4 * word)) as u8) << 4;
+                }
+            }
             _ => {
                 for &offset in dtype.halves() {
                     let sign = if random.random() { 1.0 } else { -1.0 };
@@ -44,7 +58,17 @@ fn tensor(
             }
         }
     }
-    Tensor::from_owned("test", dtype, &[rows, columns], bytes).unwrap()
+    let tensor = Tensor::from_owned("test", dtype, &[rows, columns], bytes).unwrap();
+    match dtype {
+        // As many factors as divide the rows, like matrices of experts.
+        DType::Nvfp4 => {
+            let count = (1..=rows.min(5)).rev().find(|count| rows.is_multiple_of(*count));
+            let largest = *[3.0, 3.0, 1e6].choose(random).unwrap();
+            let factors = (0..count.unwrap()).map(|_| random.random_range(0.1_f32..largest));
+            tensor.with_factors(&factors.collect::<Vec<f32>>()).unwrap()
+        }
+        _ => tensor,
+    }
 }
 
 fn activations(random: &mut ChaCha8Rng, count: usize) -> Vec<f32> {
@@ -82,8 +106,7 @@ fn product(matrix: &PackedMatrix, input: &[f32], count: usize, parts: usize) -> 
 fn check(tensor: &Tensor, isa: Isa, input: &[f32], count: usize, what: &str) {
     let matrix = PackedMatrix::pack(tensor, isa, 2).unwrap();
     let (rows, columns) = (tensor.rows(), tensor.columns());
-    let mut weights = vec![0.0; rows * columns];
-    blocks::decode(tensor.dtype(), tensor.bytes(), &mut weights).unwrap();
+    let weights = tensor.to_f32().unwrap();
     let mut seen = input.to_vec();
     if matrix.needs_quantized_input() {
         let per_row = QuantizedRows::blocks_per_row(columns);
@@ -100,7 +123,12 @@ fn check(tensor: &Tensor, isa: Isa, input: &[f32], count: usize, what: &str) {
         for row in 0..rows {
             let w = &weights[row * columns..][..columns];
             let terms = || w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
-            let (exact, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+            let (exact, mut size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+            // A zero is a difference: of NVFP4 of 12 scales, each at most 2, times a factor, of
+            // ternary codes of factors up to 1.
+            if matches!(tensor.dtype(), DType::Nvfp4 | DType::Tq1_0 | DType::Tq2_0) {
+                size += x.iter().map(|x| f64::from(x.abs() * tensor.factor(row))).sum::<f64>();
+            }
             let error = (f64::from(found[column * rows + row]) - exact).abs();
             assert!(
                 error <= 1e-5 * size + 1e-30,
@@ -135,6 +163,26 @@ fn products_match_the_decoded_weights() {
                 let input = activations(&mut random, columns * count);
                 check(&tensor, isa, &input, count, "random");
             }
+        }
+    }
+}
+
+/// A matrix takes what the file does, and up to 4 % more, of three codebooks 7 %.
+#[test]
+fn matrices_take_their_bits_in_memory() {
+    for isa in Isa::available() {
+        for dtype in DType::ALL {
+            let (rows, columns) = (64, 1024);
+            let file = vec![0; rows * dtype.row_bytes(columns).unwrap()];
+            let bytes = file.len();
+            let tensor = Tensor::from_owned("test", dtype, &[rows, columns], file).unwrap();
+            let found = PackedMatrix::pack(&tensor, isa, 1).unwrap().bytes();
+            let percent = match dtype {
+                DType::Iq2Xxs | DType::Iq2Xs | DType::Iq3Xxs => 7,
+                _ => 4,
+            };
+            let most = bytes + bytes * percent / 100;
+            assert!((bytes..=most).contains(&found), "{dtype}, {isa:?}: {found} of {bytes}");
         }
     }
 }
@@ -271,9 +319,39 @@ fn rows_decode_as_the_file_says() {
             let mut row = vec![f32::NAN; 512];
             for (index, expected) in expected.chunks(512).enumerate() {
                 matrix.decode_row(index, &mut row);
+                // An element may be the difference of two that are as large as the row's largest.
+                let largest = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+                let bound = (2e-6 * 64.0_f32).max(2e-7 * largest);
                 for (found, expected) in row.iter().zip(expected) {
                     let error = (found - expected).abs();
-                    assert!(error <= 2e-6 * 64.0, "{dtype} row {index}: {found}, {expected}");
+                    assert!(error <= bound, "{dtype} row {index}: {found}, {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_decode_to_the_golden_floats() {
+    let golden = "../../tests/goldens/gguf/formats/blocks.safetensors";
+    let file = SafetensorsFile::open(std::path::Path::new(golden)).unwrap();
+    let entry = |name: String| file.entries().iter().find(|own| own.name == name).unwrap();
+    for isa in Isa::available() {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_quantized()) {
+            for set in ["", ".random", ".edge"] {
+                let floats = entry(format!("{dtype}{set}.floats"));
+                let bytes = file.bytes(entry(format!("{dtype}{set}.bytes"))).to_vec();
+                let tensor = Tensor::from_owned("golden", dtype, &floats.shape, bytes).unwrap();
+                let matrix = PackedMatrix::pack(&tensor, isa, 1).unwrap();
+                let mut row = vec![f32::NAN; floats.shape[1]];
+                for (index, expected) in file.bytes(floats).chunks(4 * row.len()).enumerate() {
+                    matrix.decode_row(index, &mut row);
+                    for (at, (found, expected)) in
+                        row.iter().zip(expected.as_chunks::<4>().0).enumerate()
+                    {
+                        let expected = f32::from_le_bytes(*expected);
+                        assert_eq!(*found, expected, "{isa:?} {dtype}{set} at ({index}, {at})");
+                    }
                 }
             }
         }

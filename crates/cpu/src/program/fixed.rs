@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use trine_backend::{Facts, Hosted, Noted};
+use trine_backend::{Facts, Hosted, InputSums, Noted};
 use trine_model::away::Away;
 use trine_model::{BufferId, ExpertMatrix, Goal, Scratch, WeightId};
 use trine_weights::Tensor;
@@ -70,6 +70,8 @@ pub(super) struct Fixed {
     pub(super) threads: Vec<Mutex<ThreadState>>,
     /// Seconds spent in each step since profiling began; `None` while it is off.
     pub(super) profile: Mutex<Option<Vec<f64>>>,
+    /// What matrices were multiplied with since it is observed, by step of the Plan.
+    pub(super) observed: Mutex<Option<Vec<InputSums>>>,
     /// Where values first were not finite.
     pub(super) noted: Noted,
     /// Whether the step is to be stopped, because its caller does not want its result any more.

@@ -5,6 +5,7 @@
 //! thread, writes only its own part of the outputs, and reads only what earlier phases wrote.
 
 mod expert_products;
+mod observed;
 mod products;
 
 use std::ops::Range;
@@ -89,6 +90,9 @@ impl Work for Frame<'_> {
         let op = &steps.get(step)?.op;
         if !self.fixed.serving[&self.batch.goal][step] {
             return Some(0);
+        }
+        if part == 0 {
+            self.observe(step);
         }
         Some(match (op, part) {
             (Op::Away { .. }, 0) => usize::from(self.is_away.load(Ordering::Relaxed)),
@@ -237,9 +241,8 @@ impl Frame<'_> {
         match &self.fixed.weights[table.0] {
             Loaded::Matrix(matrix) => matrix.decode_row(table_row(matrix.rows(), token), target),
             Loaded::Table(tensor) => {
-                let entry = tensor.row(table_row(tensor.rows(), token));
-                trine_weights::blocks::decode(tensor.dtype(), entry, target)
-                    .expect("row lengths were checked when the model was opened");
+                let decoded = tensor.decode_row(table_row(tensor.rows(), token), target);
+                decoded.expect("row lengths were checked when the model was opened");
             }
             Loaded::Vector(_) | Loaded::Slice { .. } | Loaded::Experts(_) => {
                 unreachable!("a table is neither a vector, a slice nor of experts")

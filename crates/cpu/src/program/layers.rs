@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use trine_backend::{BLOCK, Batch, ProgramOptions, Span};
-use trine_model::{CacheId, Heads, Op, Plan, Rope, Rows};
+use trine_model::{Ahead, CacheId, Heads, Op, Plan, Rope, Rows};
 
 use crate::attention::{
     AttentionError, AttentionPlan, AttentionShape, CacheView, MostRuns, Partials, SequenceRows,
@@ -17,8 +17,8 @@ pub(super) struct AttentionKind {
     ring: Option<usize>,
     /// The rows that attend.
     attending: Rows,
-    /// Whether they see rows ahead.
-    sees_ahead: bool,
+    /// Most of the rows after it that a row sees.
+    ahead: usize,
     /// Positions in each cache.
     pub(super) positions: usize,
     pub(super) plan: AttentionPlan,
@@ -31,7 +31,7 @@ impl AttentionKind {
         addressing: Addressing,
         options: &ProgramOptions,
     ) -> Result<Self, AttentionError> {
-        let Addressing { ring, attending, sees_ahead } = addressing;
+        let Addressing { ring, attending, ahead } = addressing;
         let (rows, context) = (options.width.of(attending), options.context);
         let runs = most_runs(attending, options);
         let most = MostRuns { all: runs, split: runs.min(options.sequences) };
@@ -41,7 +41,7 @@ impl AttentionKind {
             shape,
             ring,
             attending,
-            sees_ahead,
+            ahead,
             positions: cache_positions(ring, options),
             plan: AttentionPlan::with_capacity(items, partials),
             partials: Partials::new(partials, &shape)?,
@@ -74,9 +74,8 @@ impl AttentionKind {
             None => CacheView::Paged { table: sequence.blocks },
         };
         let Span { row, rows, position, .. } = span;
-        let ahead = batch.ahead.get(row..row + rows).filter(|_| self.sees_ahead);
-        let ahead = ahead.unwrap_or_default();
-        SequenceRows { view, first_row, rows, position, ahead }
+        let ahead = batch.ahead.get(row..row + rows).unwrap_or_default();
+        SequenceRows { view, first_row, rows, position, ahead, most_ahead: self.ahead }
     }
 }
 
@@ -87,8 +86,8 @@ pub(super) struct Addressing {
     ring: Option<usize>,
     /// The rows that attend.
     attending: Rows,
-    /// Whether they see rows ahead.
-    sees_ahead: bool,
+    /// Most of the rows after it that a row sees.
+    ahead: usize,
 }
 
 /// Returns the most runs of neighbouring rows of one sequence that attend in a step.
@@ -149,7 +148,7 @@ pub(super) fn kinds(
     let mut shapes = Vec::new();
     let mut of_step = Vec::with_capacity(plan.steps.len());
     for step in &plan.steps {
-        let Op::Attend { cache, heads, scale, window, sees_ahead, .. } = &step.op else {
+        let Op::Attend { cache, heads, scale, window, ahead, .. } = &step.op else {
             of_step.push(0);
             continue;
         };
@@ -160,11 +159,11 @@ pub(super) fn kinds(
             head_dim: dim,
             window: *window,
             scale: *scale,
-            whole: plan.is_of_picture() && *sees_ahead && window.is_none(),
+            whole: plan.is_of_picture() && *ahead == Ahead::All && window.is_none(),
         };
         let ring = ring_of(plan, *cache, options);
-        let (attending, sees_ahead) = (plan.rows(&step.op), *sees_ahead);
-        let kind = (shape, Addressing { ring, attending, sees_ahead });
+        let (attending, ahead) = (plan.rows(&step.op), ahead.most(*window));
+        let kind = (shape, Addressing { ring, attending, ahead });
         let known = kinds.iter().position(|known| *known == kind);
         shapes.push((*cache, shape));
         if known.is_none() {
@@ -178,7 +177,7 @@ pub(super) fn kinds(
             own.ring == ring && own.attending == Rows::Tokens
         };
         if !kinds.iter().any(writes) {
-            let writing = Addressing { ring, attending: Rows::Tokens, sees_ahead: false };
+            let writing = Addressing { ring, attending: Rows::Tokens, ahead: 0 };
             kinds.push((shape, writing));
         }
     }
@@ -322,7 +321,7 @@ mod tests {
             heads: Heads { query: 2, kv: 2, dim: 8 },
             scale: 1.0,
             window,
-            sees_ahead: true,
+            ahead: Ahead::All,
             output: buffer,
         };
         let pool = Op::Pool { input: buffer, count: 4, output: buffer };

@@ -65,6 +65,8 @@ pub enum Family {
     Gemma3n(Gemma3nConfig),
     /// Gemma 4, text: E2B, E4B, 12B, 26B-A4B, 31B.
     Gemma4(Gemma4Config),
+    /// EmbeddingGemma, which makes vectors of texts: Gemma 3 whose attention looks both ways.
+    Embedding(EmbeddingConfig),
 }
 
 impl Family {
@@ -74,7 +76,13 @@ impl Family {
             Family::Gemma3 => "gemma3",
             Family::Gemma3n(_) => "gemma3n",
             Family::Gemma4(_) => "gemma4",
+            Family::Embedding(_) => "gemma-embedding",
         }
+    }
+
+    /// Returns whether its models make vectors of texts, and no texts.
+    pub fn only_embeds(self) -> bool {
+        matches!(self, Family::Embedding(_))
     }
 }
 
@@ -123,6 +131,16 @@ pub struct Gemma4Config {
     pub inputs: Option<PerLayerConfig>,
     /// Whether rows of a picture see its later rows in local layers: in 12B, 26B-A4B and 31B.
     pub sees_ahead: bool,
+}
+
+/// The widths of the two products after the last norm of an EmbeddingGemma, in elements. Files have
+/// them as shapes of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EmbeddingConfig {
+    /// What the first one gives.
+    pub inner: usize,
+    /// What the second one gives: the elements of a text's vector.
+    pub dimensions: usize,
 }
 
 /// The experts of a layer: small feed-forward parts, of which a token uses a few.
@@ -222,6 +240,28 @@ impl AttentionKind {
     }
 }
 
+/// Which rows after it a row sees, of those that its batch says it may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// None: attention is causal.
+    Nothing,
+    /// All of them, whatever the window.
+    All,
+    /// As many as the window lets it see before it; all in a layer without a window.
+    Window,
+}
+
+impl Ahead {
+    /// Returns the most rows after it that a row sees in a layer with this window.
+    pub fn most(self, window: Option<usize>) -> usize {
+        match (self, window) {
+            (Ahead::Nothing, _) => 0,
+            (Ahead::Window, Some(window)) => window - 1,
+            (Ahead::All, _) | (Ahead::Window, None) => usize::MAX,
+        }
+    }
+}
+
 /// Rotary position embedding: pair `j` of `d/2` is rotated by `position * theta^(-2j/d) / divisor`
 /// if it is one of those that rotate.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -276,13 +316,14 @@ impl LayerConfig {
 }
 
 impl Config {
-    /// Returns whether rows of a picture see its later rows in a layer.
-    pub(crate) fn sees_ahead(&self, layer: usize) -> bool {
+    /// Returns which rows after it a row sees in a layer: those of its picture, or of its text.
+    pub(crate) fn ahead(&self, layer: usize) -> Ahead {
+        let is_local = self.layers[layer].attention.window().is_some();
         match self.family {
-            Family::Gemma3 | Family::Gemma3n(_) => true,
-            Family::Gemma4(own) => {
-                own.sees_ahead && self.layers[layer].attention.window().is_some()
-            }
+            Family::Gemma3 | Family::Gemma3n(_) => Ahead::All,
+            Family::Gemma4(own) if own.sees_ahead && is_local => Ahead::All,
+            Family::Gemma4(_) => Ahead::Nothing,
+            Family::Embedding(_) => Ahead::Window,
         }
     }
 
@@ -305,7 +346,8 @@ impl Config {
             self.check_owner(index)?;
         }
         match self.family {
-            Family::Gemma3 => Ok(()),
+            // The widths are those of tensors that are there.
+            Family::Gemma3 | Family::Embedding(_) => Ok(()),
             Family::Gemma3n(own) => own.check(self.layers.len()),
             Family::Gemma4(own) => {
                 own.inputs.map_or(Ok(()), |inputs| inputs.check(self.layers.len()))
@@ -374,6 +416,17 @@ pub(crate) fn kv_owners(kinds: &[AttentionKind], shared: usize) -> Option<Vec<us
     let (owners, sharing) = kinds.split_at(kinds.len().checked_sub(shared)?);
     let owner = |kind: &AttentionKind| owners.iter().rposition(|other| other == kind);
     (0..owners.len()).map(Some).chain(sharing.iter().map(owner)).collect()
+}
+
+/// Returns the kinds of an EmbeddingGemma, whose files say how many positions a row of a local
+/// layer sees on both sides together.
+pub(crate) fn both_ways(mut kinds: Vec<AttentionKind>) -> Vec<AttentionKind> {
+    for kind in &mut kinds {
+        if let AttentionKind::Local { window } = kind {
+            *window = *window / 2 + 1;
+        }
+    }
+    kinds
 }
 
 /// Returns the pattern of Gemma 3: layer `i` is global if `i + 1` is a multiple of `pattern`.

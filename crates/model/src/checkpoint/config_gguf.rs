@@ -1,4 +1,5 @@
-//! Hyper-parameters from GGUF metadata (`gemma3.*`, `gemma3n.*` and `gemma4.*` keys).
+//! Hyper-parameters from GGUF metadata (`gemma3.*`, `gemma3n.*`, `gemma4.*` and
+//! `gemma-embedding.*` keys).
 //!
 //! Most published files leave out what llama.cpp implies from the architecture: the local rope
 //! base, the pattern of global layers, and the score scale of the 27B model.
@@ -9,8 +10,8 @@ mod keys;
 use trine_weights::gguf::{ARCHITECTURE_KEY, GgufMetadata};
 
 use crate::checkpoint::config::{
-    AttentionKind, Config, Family, Gemma3nConfig, Gemma4Config, GenerationDefaults, LayerConfig,
-    PerLayerConfig, Values,
+    AttentionKind, Config, EmbeddingConfig, Family, Gemma3nConfig, Gemma4Config,
+    GenerationDefaults, LayerConfig, PerLayerConfig, Values, both_ways,
 };
 use crate::error::ModelError;
 use crate::{checkpoint::config_3n, names};
@@ -18,9 +19,13 @@ pub(crate) use keys::Tensors;
 use keys::{Keys, attention_kinds, kv_owners, layer_count, ropes};
 
 /// The architectures that trine runs.
-const SUPPORTED: &str = "gemma3, gemma3n, gemma4";
+const SUPPORTED: &str = "gemma3, gemma3n, gemma4, gemma-embedding";
 /// The architecture of drafts that read the caches of another model.
 pub(crate) const ASSISTANT: &str = "gemma4-assistant";
+/// The architecture of models that make vectors of texts.
+const EMBEDDING: &str = "gemma-embedding";
+/// How llama.cpp writes that a vector is the mean over all positions.
+const POOLING_MEAN: usize = 1;
 /// What a file is: `model`, `adapter`, `mmproj`, `imatrix`.
 pub(crate) const KIND_KEY: &str = "general.type";
 /// The distance between global layers of Gemma 3 if the file has no pattern.
@@ -75,6 +80,7 @@ pub(crate) fn read(metadata: &GgufMetadata, tensors: &dyn Tensors) -> Result<Con
     let keys = Keys { metadata, architecture };
     let is_3n = architecture == "gemma3n";
     let is_4 = architecture == "gemma4";
+    let embeds = architecture == EMBEDDING;
     let hidden = keys.count("embedding_length")?;
     let implied_cap = is_3n.then_some(config_3n::SOFTCAP);
     let softcap = keys.number("final_logit_softcapping")?.or(implied_cap);
@@ -88,12 +94,16 @@ pub(crate) fn read(metadata: &GgufMetadata, tensors: &dyn Tensors) -> Result<Con
         final_softcap: softcap.map(|cap| cap as f32),
         layers: match is_4 {
             true => gemma4::layers(&keys, tensors, keys.count_or(gemma4::SHARED, 0)?)?,
-            false => layers(&keys, hidden, is_3n)?,
+            false => layers(&keys, hidden, is_3n, embeds)?,
         },
     };
     config.vocabulary = tensors.rows(names::TOKEN_EMBEDDING)?;
     if is_3n {
         config.family = Family::Gemma3n(gemma3n(&keys, tensors)?);
+    }
+    if embeds {
+        check_pooling(&keys)?;
+        config.family = Family::Embedding(EmbeddingConfig::default());
     }
     if is_4 {
         config.family = Family::Gemma4(gemma4::family(&keys, tensors)?);
@@ -102,7 +112,22 @@ pub(crate) fn read(metadata: &GgufMetadata, tensors: &dyn Tensors) -> Result<Con
     Ok(config)
 }
 
-fn layers(keys: &Keys, hidden: usize, is_3n: bool) -> Result<Vec<LayerConfig>, ModelError> {
+/// Refuses a model whose vectors are no means. Files without the key are read as llama.cpp reads
+/// them.
+fn check_pooling(keys: &Keys) -> Result<(), ModelError> {
+    let pooling = keys.count_or("pooling_type", POOLING_MEAN)?;
+    if pooling == POOLING_MEAN {
+        return Ok(());
+    }
+    Err(ModelError::bad(&keys.name("pooling_type"), pooling, "1, the mean"))
+}
+
+fn layers(
+    keys: &Keys,
+    hidden: usize,
+    is_3n: bool,
+    embeds: bool,
+) -> Result<Vec<LayerConfig>, ModelError> {
     let count = layer_count(keys)?;
     let heads = keys.per_layer("attention.head_count", count)?;
     let kv_heads = keys.per_layer("attention.head_count_kv", count)?;
@@ -115,6 +140,7 @@ fn layers(keys: &Keys, hidden: usize, is_3n: bool) -> Result<Vec<LayerConfig>, M
     }
     let pattern = if is_3n { config_3n::PATTERN } else { PATTERN };
     let kinds = attention_kinds(keys, count, pattern)?;
+    let kinds = if embeds { both_ways(kinds) } else { kinds };
     let (rope_global, rope_local) = ropes(keys)?;
     let (owners, cutoffs) = match is_3n {
         true => (

@@ -10,8 +10,8 @@ mod parts;
 use serde_json::Value;
 
 use crate::checkpoint::config::{
-    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LayerConfig, PerLayerConfig,
-    Values,
+    AttentionKind, Config, EmbeddingConfig, Family, Gemma3nConfig, GenerationDefaults, LayerConfig,
+    PerLayerConfig, Values, both_ways,
 };
 use crate::checkpoint::config_3n;
 use crate::checkpoint::fields::{Fields, as_count};
@@ -70,6 +70,9 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
     let kind = model_type(root);
     let (family, default) = match kind {
         "gemma3n" | "gemma3n_text" => (Family::Gemma3n(gemma3n(text)?), &GEMMA3N),
+        "gemma3_text" if looks_both_ways(text) => {
+            (Family::Embedding(EmbeddingConfig::default()), &GEMMA3)
+        }
         "gemma3" | "gemma3_text" => (Family::Gemma3, &GEMMA3),
         _ => (gemma4::family(text, kind)?, gemma4::defaults(kind)),
     };
@@ -88,7 +91,7 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
         final_softcap: softcap.map(|cap| cap as f32),
         layers: match family {
             Family::Gemma4(_) => gemma4::layers(text, default)?,
-            Family::Gemma3 | Family::Gemma3n(_) => layers(text, family, default)?,
+            _ => layers(text, family, default)?,
         },
     };
     config.check()?;
@@ -102,6 +105,7 @@ fn layers(
 ) -> Result<Vec<LayerConfig>, ModelError> {
     let count = layer_count(text, default)?;
     let kinds = attention_kinds(text, count, default)?;
+    let kinds = if family.only_embeds() { both_ways(kinds) } else { kinds };
     let feed_forward = feed_forward(text, count, default)?;
     let (rope_global, rope_local) = ropes(text, default)?;
     let heads = text.count("num_attention_heads", default.heads)?;
@@ -194,6 +198,11 @@ pub(crate) fn check_type(root: &Value) -> Result<(), ModelError> {
     Err(ModelError::unknown(found, SUPPORTED))
 }
 
+/// Returns whether attention looks both ways, as that of EmbeddingGemma does.
+fn looks_both_ways(text: Fields) -> bool {
+    text.given("use_bidirectional_attention") == Some(&Value::Bool(true))
+}
+
 fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
     check_type(root)?;
     if text.optional_number("attn_logit_softcapping")?.is_some() {
@@ -207,8 +216,10 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
     if model_type(root).starts_with("gemma4") {
         gemma4::check_direction(text)?;
     } else {
-        let embeds = "embedding models of this architecture are not supported";
-        text.must_be_false("use_bidirectional_attention", embeds)?;
+        let embeds = "of this architecture only text models look both ways";
+        if !(model_type(root) == "gemma3_text" && looks_both_ways(text)) {
+            text.must_be_false("use_bidirectional_attention", embeds)?;
+        }
     }
     // Mirrors that say "gelu" also mean the tanh form.
     match text.given("hidden_activation").or_else(|| text.given("hidden_act")) {
@@ -306,6 +317,29 @@ mod tests {
         assert_eq!(global.attention, AttentionKind::Global);
         assert_eq!(global.rope, Rope::full(1e6, 8.0));
         assert_eq!(global.score_scale, 0.0625);
+    }
+
+    #[test]
+    fn windows_of_embedding_models_are_both_sides_together() {
+        let text = |window: usize, both_ways: Value| {
+            read(&json!({
+                "model_type": "gemma3_text", "sliding_window": window, "num_hidden_layers": 2,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "use_bidirectional_attention": both_ways
+            }))
+        };
+        for (window, own) in [(12, 7), (13, 7), (512, 257), (1, 1)] {
+            let config = text(window, json!(true)).unwrap();
+            assert!(config.family.only_embeds());
+            assert_eq!(config.layers[0].attention, AttentionKind::Local { window: own });
+            assert_eq!(config.layers[1].attention, AttentionKind::Global);
+        }
+        for causal in [json!(false), json!(null)] {
+            let config = text(12, causal).unwrap();
+            assert_eq!(config.family, Family::Gemma3);
+            assert_eq!(config.layers[0].attention, AttentionKind::Local { window: 12 });
+        }
+        assert!(text(12, json!("yes")).is_err());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Finds the tensors of a model in a checkpoint, under the names and in the shapes that files have.
 
-use trine_weights::{Checkpoint, Metadata, Tensor};
+use trine_weights::{Checkpoint, DType, Metadata, Tensor};
 
-use crate::checkpoint::config::{Config, Family};
+use crate::checkpoint::config::{Config, EmbeddingConfig, Family};
 use crate::checkpoint::config_gguf::Tensors;
 use crate::error::ModelError;
 use crate::names::{self, DRAFT_PREFIX};
@@ -101,6 +101,15 @@ impl<'a> Finder<'a> {
         config.check()
     }
 
+    /// Reads the widths of the products after the last norm of an EmbeddingGemma.
+    pub(crate) fn read_dense(&self, config: &mut Config) -> Result<(), ModelError> {
+        if let Family::Embedding(own) = &mut config.family {
+            let [inner, dimensions] = names::DENSE;
+            *own = EmbeddingConfig { inner: self.rows(inner)?, dimensions: self.rows(dimensions)? };
+        }
+        Ok(())
+    }
+
     /// Refuses tensors of layers that the configuration does not have: without them the model would
     /// write nonsense.
     pub(crate) fn refuse_layers_beyond(&self, layers: usize) -> Result<(), ModelError> {
@@ -129,7 +138,7 @@ impl<'a> Finder<'a> {
     /// the Plan requires.
     pub(crate) fn require(&self, weight: &Weight, config: &Config) -> Result<Tensor, ModelError> {
         let tensor = match self.find(&weight.name) {
-            Some(tensor) => tensor.clone(),
+            Some(tensor) => self.with_factors(&weight.name, tensor, config)?,
             None => {
                 let fused = match self.slice_of_streams(weight, config)? {
                     None => self.slice_of_fused(weight, config)?,
@@ -160,6 +169,40 @@ impl<'a> Finder<'a> {
         Ok(tensor)
     }
 
+    /// Returns a tensor of a GGUF file with its factors, which a file has beside matrices of NVFP4:
+    /// one as `PART.scale` beside `PART.weight`, or one for each expert. Those of `ffn_down_exps`
+    /// are a weight of the Plan, which contains the router's.
+    fn with_factors(
+        &self,
+        name: &str,
+        tensor: &Tensor,
+        config: &Config,
+    ) -> Result<Tensor, ModelError> {
+        let part = name.strip_suffix(".weight").filter(|_| self.prefix.is_none());
+        let scale = part.map(|part| format!("{part}.scale"));
+        let Some(scale) = scale.filter(|name| !names::is_of_plan(name)) else {
+            return Ok(tensor.clone());
+        };
+        let Some(factors) = self.floats(&scale)? else { return Ok(tensor.clone()) };
+        let name = self.file_name(&scale);
+        if tensor.dtype() != DType::Nvfp4 {
+            let found = format!("factors of a matrix of {}", tensor.dtype());
+            return Err(ModelError::bad(&name, found, "factors of matrices of NVFP4 only"));
+        }
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+        let layer = layer.and_then(|index| config.layers.get(index.parse::<usize>().ok()?));
+        let experts = layer.and_then(|layer| layer.experts).map_or(1, |own| own.count);
+        let expected = if scale.ends_with("_exps.scale") { experts } else { 1 };
+        if factors.len() != expected || !tensor.rows().is_multiple_of(expected) {
+            let (found, expected) = (vec![factors.len()], vec![expected]);
+            return Err(ModelError::BadShape { name, found, expected });
+        }
+        if let Some(broken) = factors.iter().find(|factor| !factor.is_finite()) {
+            return Err(ModelError::bad(&name, broken, "a finite number"));
+        }
+        Ok(tensor.with_factors(&factors)?)
+    }
+
     /// Returns the matrix of one stream from a tensor that has all of them: (streams - 1, rows,
     /// columns).
     fn slice_of_streams(
@@ -181,6 +224,7 @@ impl<'a> Finder<'a> {
         if found != expected && !is_only_one {
             return Err(ModelError::BadShape { name, found, expected });
         }
+        let all = self.with_factors(&name, all, config)?;
         let rows = index * weight.rows..(index + 1) * weight.rows;
         Ok(Some(all.slice_rows(&weight.name, rows)?))
     }
@@ -214,6 +258,7 @@ impl<'a> Finder<'a> {
         if fused.shape() != expected {
             return Err(ModelError::BadShape { name, found: fused.shape().to_vec(), expected });
         }
+        let fused = self.with_factors(&name, fused, config)?;
         Ok(Some(fused.slice_rows(&weight.name, start..start + weight.rows)?))
     }
 }

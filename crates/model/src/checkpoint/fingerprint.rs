@@ -33,6 +33,7 @@ impl Model {
         for (name, tensor) in self.tensors() {
             hash.update(format!("{name}, {}, {:?}\n", tensor.dtype(), tensor.shape()));
             sample(tensor, &mut hash);
+            tensor.factors().iter().for_each(|factor| hash.update(factor.to_le_bytes()));
         }
         hash.finalize().into()
     }
@@ -53,6 +54,7 @@ impl Model {
             let tensor = self.tensor(&weight);
             hash.update(format!("{weight:?}, {:?}\n", tensor.shape()));
             sample(tensor, &mut hash);
+            tensor.factors().iter().for_each(|factor| hash.update(factor.to_le_bytes()));
         }
         Some(hash.finalize().into())
     }

@@ -16,7 +16,7 @@ use crate::passes::either::either;
 use crate::plan::{Plan, Weight, WeightId, WeightKind, WeightPlace};
 use crate::{
     checkpoint::config_gguf, checkpoint::config_hf, checkpoint::contradictions, drafts,
-    families::soft, fusion, gemma3, gemma3n, gemma4, names, narrow,
+    families::embedding, families::soft, fusion, gemma3, gemma3n, gemma4, names, narrow,
 };
 
 /// A model: configuration and named tensors.
@@ -107,8 +107,9 @@ impl Model {
             }
         };
         finder.read_output_scales(&mut config)?;
+        finder.read_dense(&mut config)?;
         let norm_offset = match (config.family, checkpoint.metadata()) {
-            (Family::Gemma3, Metadata::HuggingFace(_)) => 1.0,
+            (Family::Gemma3 | Family::Embedding(_), Metadata::HuggingFace(_)) => 1.0,
             _ => 0.0,
         };
         let is_tied = finder.find(names::OUTPUT).is_none();
@@ -173,13 +174,17 @@ impl Model {
     }
 
     /// Returns the forward pass that devices run for some ends: narrowed to the rows whose logits
-    /// are wanted, and fused.
+    /// are wanted, and fused. A model that [only embeds](Family::only_embeds) has one, whose goal
+    /// is [`Goal::States`](crate::Goal::States), whatever is asked for.
     ///
     /// # Panics
     /// Panics if there is no end, if hidden states and drafts have no logits between them, or if no
     /// model guesses for it and drafts are asked for.
     pub fn plan_for(&self, Ends { logits, states, drafts }: Ends) -> Plan {
         assert!(logits || states != drafts, "a Plan ends with logits, or in one other way");
+        if self.config.family.only_embeds() {
+            return self.states_plan();
+        }
         let of_text = || fusion::fuse(narrow::narrow(self.base_plan()));
         let plan = match (logits, states) {
             (true, true) => either(of_text(), self.states_plan())
@@ -203,6 +208,7 @@ impl Model {
         let dtype_of = |name: &str| self.dtype(name);
         let plan = match self.config.family {
             Family::Gemma3 => gemma3::hidden_states(&self.config, &dtype_of),
+            Family::Embedding(own) => embedding::plan(&self.config, own, &dtype_of),
             Family::Gemma3n(own) => gemma3n::hidden_states(&self.config, own, &dtype_of),
             Family::Gemma4(own) => gemma4::hidden_states(&self.config, own, &dtype_of),
         };
@@ -421,6 +427,7 @@ impl Model {
 pub fn base_plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     match config.family {
         Family::Gemma3 => gemma3::plan(config, tied, dtype_of),
+        Family::Embedding(own) => embedding::plan(config, own, dtype_of),
         Family::Gemma3n(own) => gemma3n::plan(config, own, tied, dtype_of),
         Family::Gemma4(own) => gemma4::plan(config, own, tied, dtype_of),
     }

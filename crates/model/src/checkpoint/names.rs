@@ -4,9 +4,10 @@
 use crate::checkpoint::config::Family;
 
 /// The possible prefixes of the text model's tensors in a Hugging Face checkpoint: text-only
-/// exports, published multimodal files, and files saved again by transformers 4.52 or later.
-pub(crate) const HF_PREFIXES: [&str; 3] =
-    ["model.", "language_model.model.", "model.language_model."];
+/// exports, published multimodal files, files saved again by transformers 4.52 or later, and models
+/// for sentence-transformers.
+pub(crate) const HF_PREFIXES: [&str; 4] =
+    ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// The names of an untied output matrix in a Hugging Face checkpoint.
 pub(crate) const HF_OUTPUT: [&str; 2] = ["lm_head.weight", "language_model.lm_head.weight"];
@@ -35,6 +36,8 @@ pub const DRAFT_ORDERING: &str = "masked_embd_ordering";
 pub(crate) const DRAFT_ORDERING_IN_HF: &str = "masked_embedding.token_ordering";
 /// Gemma 4: the divisors of the frequencies of global layers, in GGUF files.
 pub const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// EmbeddingGemma: the two products after the last norm. A folder has each in a folder of its own.
+pub const DENSE: [&str; 2] = ["dense_2.weight", "dense_3.weight"];
 /// The table of the per-layer inputs.
 pub const PER_LAYER_EMBEDDING: &str = "per_layer_token_embd.weight";
 /// The product that makes per-layer inputs of a token's embedding.
@@ -118,6 +121,12 @@ pub fn layer(index: usize, part: &str) -> String {
 /// experts.
 pub fn layer_scale(index: usize, part: &str) -> String {
     format!("blk.{index}.{part}.scale")
+}
+
+/// Returns whether factors of this name are a weight of Plans ([`layer_scale`]), and not what a
+/// matrix of NVFP4 is multiplied by.
+pub(crate) fn is_of_plan(name: &str) -> bool {
+    LAYER_SCALE.iter().any(|(part, _)| name.ends_with(&format!(".{part}.scale")))
 }
 
 /// Returns the name of the matrix of `altup_proj` or `altup_unembd_proj` for a stream, which is not

@@ -121,7 +121,11 @@ impl Assistant {
             bytes.extend_from_slice(tensor.row(token as usize));
         }
         let copy = Tensor::from_owned(tensor.name(), tensor.dtype(), tensor.shape(), bytes)?;
-        Ok(Some(copy))
+        // One at most: experts have more, and no output matrix is one of theirs.
+        Ok(Some(match tensor.factors() {
+            [] => copy,
+            factors => copy.with_factors(factors)?,
+        }))
     }
 
     /// Returns its own tensors by trine's names, with the shapes that a guess needs: those of a

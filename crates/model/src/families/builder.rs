@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use trine_weights::DType;
 
-use crate::checkpoint::config::{LayerConfig, Rope};
+use crate::checkpoint::config::{Ahead, LayerConfig, Rope};
 use crate::plan::{
     Buffer, BufferId, Cache, CacheId, ExpertMatrix, Heads, Input, Op, Plan, Product, Routes, Rows,
     Source, Step, Stream, Term, Weight, WeightId, WeightKind, WeightPlace,
@@ -277,19 +277,19 @@ impl<'a> Builder<'a> {
         self.step("store_kv", Op::StoreKv { key, value, cache });
     }
 
-    /// Adds attention of `query` over a cache. `sees_ahead` says whether rows see those of a
-    /// picture after them.
+    /// Adds attention of `query` over a cache. `ahead` says which
+    /// rows after them rows see.
     pub(crate) fn attend(
         &mut self,
         query: BufferId,
         cache: CacheId,
         config: &LayerConfig,
-        sees_ahead: bool,
+        ahead: Ahead,
     ) -> BufferId {
         let heads = Heads { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
         let (scale, window) = (config.score_scale, config.attention.window());
         let output = self.sibling("attended", query, self.columns(query));
-        self.step("attend", Op::Attend { query, cache, heads, scale, window, sees_ahead, output });
+        self.step("attend", Op::Attend { query, cache, heads, scale, window, ahead, output });
         output
     }
 
@@ -302,8 +302,8 @@ impl<'a> Builder<'a> {
         scale: f32,
     ) -> BufferId {
         let output = self.sibling("attended", query, self.columns(query));
-        let (window, sees_ahead) = (None, true);
-        self.step("attend", Op::Attend { query, cache, heads, scale, window, sees_ahead, output });
+        let (window, ahead) = (None, Ahead::All);
+        self.step("attend", Op::Attend { query, cache, heads, scale, window, ahead, output });
         output
     }
 

@@ -31,7 +31,7 @@ pub fn hidden_states(config: &Config, dtype_of: &dyn Fn(&str) -> DType) -> Plan 
 }
 
 /// Adds the layers and returns `h` after the last one, (tokens, hidden).
-fn residual_stream(p: &mut Builder, config: &Config) -> BufferId {
+pub(crate) fn residual_stream(p: &mut Builder, config: &Config) -> BufferId {
     let (rows, scale) = (config.vocabulary, config.embedding_scale);
     let x = p.embed("residual", names::TOKEN_EMBEDDING, rows, config.hidden, scale);
     let mut caches: Vec<CacheId> = Vec::new();

@@ -69,7 +69,7 @@ fn attended(
     cache: CacheId,
 ) -> BufferId {
     let name = |part| names::layer(index, part);
-    let attended = p.attend(query, cache, &config.layers[index], config.sees_ahead(index));
+    let attended = p.attend(query, cache, &config.layers[index], config.ahead(index));
     let delta = p.matmul("attn_delta", attended, &name("attn_output"), config.hidden);
     p.norm("post_attention_norm", delta, &name("post_attention_norm"), config.norm_epsilon)
 }

@@ -42,7 +42,7 @@ mod tests {
     use trine_weights::DType;
 
     use super::*;
-    use crate::checkpoint::config::Rope;
+    use crate::checkpoint::config::{Ahead, Rope};
     use crate::plan::{
         Buffer, Cache, CacheId, Heads, Input, Op, Product, Rows, Source, Step, Weight, WeightKind,
         WeightPlace,
@@ -61,7 +61,7 @@ mod tests {
             heads: HEADS,
             scale: 1.0,
             window,
-            sees_ahead: true,
+            ahead: Ahead::All,
             output: ATTENDED,
         }
     }

@@ -262,6 +262,7 @@ fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::config::Ahead;
     use crate::checkpoint::config::Rope;
     use crate::plan::{Buffer, CacheId, Heads, Product, Rows, WeightId};
 
@@ -392,7 +393,7 @@ mod tests {
             heads,
             scale: 0.5,
             window: None,
-            sees_ahead: true,
+            ahead: Ahead::All,
             output: D,
         };
         let attend = attend_to(A);

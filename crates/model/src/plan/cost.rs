@@ -6,6 +6,7 @@
 
 use std::ops::AddAssign;
 
+use crate::checkpoint::config::Ahead;
 use crate::plan::goal::Goal;
 use crate::plan::scratch::Width;
 use crate::plan::{BufferId, Heads, Op, Plan, Rows, Step};
@@ -162,8 +163,8 @@ impl Plan {
                 let bytes = 2 * rows * table.bytes() / table.rows.max(1) as u64;
                 (bytes, rows * table.columns as u64)
             }
-            Op::Attend { heads, window, sees_ahead, .. } => {
-                let sees_all = *sees_ahead && self.is_of_picture();
+            Op::Attend { heads, window, ahead, .. } => {
+                let sees_all = *ahead == Ahead::All && self.is_of_picture();
                 (
                     0,
                     attend_operations(

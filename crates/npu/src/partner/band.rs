@@ -3,7 +3,7 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-use trine_weights::{Tensor, blocks};
+use trine_weights::Tensor;
 
 use super::cutting::MatrixTile;
 use super::int8;
@@ -32,7 +32,8 @@ impl Band {
         let (mut values, mut numbers) = (vec![0.0; columns], vec![0; columns]);
         let mut whole: Vec<Vec<u8>> = tiles.iter().map(|_| vec![0; BLOCK * width]).collect();
         for (column, row) in rows.clone().enumerate() {
-            blocks::decode(tensor.dtype(), tensor.row(row), &mut values)
+            tensor
+                .decode_row(row, &mut values)
                 .map_err(|error| format!("{}: {error}", tensor.name()))?;
             for (tile, bytes) in tiles.iter().zip(&mut whole) {
                 let own = tile.columns.clone();

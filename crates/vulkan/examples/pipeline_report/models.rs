@@ -110,10 +110,33 @@ enum Mix {
     Q4KM,
     Q5KM,
     Q8_0,
+    /// Q4_0, but for the feed-forward, whose layers take turns in the formats of no other mixture.
+    Each,
 }
 
+/// The formats of [`Mix::Each`].
+const OTHERS: [DType; 17] = [
+    DType::Q4_1,
+    DType::Q5_1,
+    DType::Q2K,
+    DType::Q3K,
+    DType::Iq4Nl,
+    DType::Iq4Xs,
+    DType::Mxfp4,
+    DType::Nvfp4,
+    DType::Iq1S,
+    DType::Iq1M,
+    DType::Iq2Xxs,
+    DType::Iq2Xs,
+    DType::Iq2S,
+    DType::Iq3Xxs,
+    DType::Iq3S,
+    DType::Tq1_0,
+    DType::Tq2_0,
+];
+
 impl Mix {
-    const ALL: [Self; 4] = [Mix::Q4_0, Mix::Q4KM, Mix::Q5KM, Mix::Q8_0];
+    const ALL: [Self; 5] = [Mix::Q4_0, Mix::Q4KM, Mix::Q5KM, Mix::Q8_0, Mix::Each];
 
     fn name(self) -> &'static str {
         match self {
@@ -121,21 +144,23 @@ impl Mix {
             Mix::Q4KM => "Q4_K_M",
             Mix::Q5KM => "Q5_K_M",
             Mix::Q8_0 => "Q8_0",
+            Mix::Each => "in other formats",
         }
     }
 
     /// Returns the format of a matrix with rows of `columns` elements. Formats in blocks of 256 are
     /// only for rows of whole blocks.
     fn of(self, name: &str, layers: usize, columns: usize) -> DType {
+        let layer: usize = name.split('.').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
         let larger = || {
-            let layer: usize = name.split('.').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
             // llama.cpp's `use_more_bits`.
             layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
         };
         let is_embedding = name.contains("token_embd");
         match self {
-            Mix::Q4_0 if is_embedding => DType::F16,
-            Mix::Q4_0 => DType::Q4_0,
+            Mix::Q4_0 | Mix::Each if is_embedding => DType::F16,
+            Mix::Each if name.contains("ffn_") => OTHERS[layer % OTHERS.len()],
+            Mix::Q4_0 | Mix::Each => DType::Q4_0,
             Mix::Q8_0 => DType::Q8_0,
             Mix::Q4KM | Mix::Q5KM => {
                 let is_mixed = name.contains("attn_v") || name.contains("ffn_down");
@@ -259,7 +284,8 @@ pub(crate) fn cases() -> Vec<Case> {
         let slots = if serves { 16 } else { 1 };
         for mix in Mix::ALL {
             // One model shows the kernels of a format.
-            let shown = |sizes: &&Sizes| mix != Mix::Q5KM || sizes.name == "4B";
+            let is_known = ![Mix::Q5KM, Mix::Each].contains(&mix);
+            let shown = |sizes: &&Sizes| is_known || sizes.name == "4B";
             for sizes in MODELS.iter().filter(shown) {
                 let plan = sizes.plan(mix, serves);
                 for kv in [KvType::F16, KvType::Int8] {

@@ -62,7 +62,9 @@ shared float one_row_parts[2u * (gl_WorkGroupSize.x / SUBGROUP * ROUND)];
 // one, its units are loaded again as soon as they are used, for which compilers copy what is still needed, and wait. Scales
 // come as the words of two neighbours: compilers put two 16-bit values of a loop into one register, and wait for both to do so.
 Unit one_row_units[BANKS * BATCH * SPAN];
+#ifdef HAS_SCALES
 uint one_row_scales[BANKS * BATCH * SPAN];
+#endif
 
 // Factors of the norms for an invocation's pieces of the residual stream.
 vec4 one_row_added_weights[KEPT];
@@ -74,14 +76,18 @@ void one_row_fetch_row(const Planes planes, const uint bank, const uint b, const
         const uint slot = (bank * BATCH + b) * SPAN + s;
         const uint unit = min(lane + s * LANES, blocks - 1u);
         one_row_units[slot] = load_unit(planes, row, unit);
-        one_row_scales[slot] = ReadWords(planes.scales).at[(row * (planes.groups * UNITS_OF_GROUP) + unit) / 2u];
+#ifdef HAS_SCALES
+        one_row_scales[slot] = ReadWords(planes.scales).at[(row * (planes.groups * UNITS_OF_GROUP) + unit) / SCALES_OF_WORD];
+#endif
     }
 }
 
-// Returns a unit that was loaded for a lane; neighbours have the halves of a word of scales.
+// Returns a unit that was loaded for a lane; neighbours share a word of scales.
 Block one_row_block(const uint slot, const uint lane) {
     Unit unit = one_row_units[slot];
-    unit.scale = uint16_t(one_row_scales[slot] >> (lane & 1u) * 16u);
+#ifdef HAS_SCALES
+    unit.scale = UnitScaleBits(one_row_scales[slot] >> (lane & (SCALES_OF_WORD - 1u)) * FORMAT_SCALE_BITS);
+#endif
     return unit_block(unit);
 }
 

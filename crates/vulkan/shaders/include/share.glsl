@@ -9,35 +9,40 @@
 #include "permute.glsl"
 
 struct Share {
-    uvec4 codes;
+    UnitCodes codes;
 #ifdef FORMAT_MORE
     uvec4 more;
 #endif
 #ifdef FORMAT_HIGH
     FORMAT_HIGH high;
 #endif
-    uint scales; // of two neighbours
+#ifdef HAS_SCALES
+    uint scales; // of the neighbours that share a word
+#endif
 #ifdef FORMAT_SUPER
-    uint super;
+    UnitSuper super;
 #endif
 };
 
 Share load_share(const Planes planes, const uint row, const uint unit) {
     const uint at = row * (planes.groups * UNITS_OF_GROUP) + unit;
+    TAKE_TABLE(planes);
     Share loaded;
 #ifdef FORMAT_MORE
     const uint first = (at & ~3u) * 2u + (at & 3u);
     loaded.codes = ReadQuads(planes.codes).at[first];
     loaded.more = ReadQuads(planes.codes).at[first + 4u];
 #else
-    loaded.codes = ReadQuads(planes.codes).at[at];
+    loaded.codes = READ_CODES(planes.codes).at[at];
 #endif
 #ifdef FORMAT_HIGH
-    loaded.high = FORMAT_READ_HIGH(planes.high).at[at];
+    loaded.high = FORMAT_LOAD_HIGH(planes.high, at);
 #endif
-    loaded.scales = ReadWords(planes.scales).at[at / 2u];
+#ifdef HAS_SCALES
+    loaded.scales = ReadWords(planes.scales).at[at / SCALES_OF_WORD];
+#endif
 #ifdef FORMAT_SUPER
-    loaded.super = ReadWords(planes.supers).at[row * ((planes.groups + 1u) / 2u) + unit / 8u];
+    loaded.super = READ_SUPERS(planes.supers).at[row * ((planes.groups + 1u) / 2u) + unit / 8u];
 #endif
     return loaded;
 }
@@ -61,15 +66,33 @@ Magic magic_of(const uint zero) {
 
 // A unit's scale, prepared for its words. For a K format: factor and addend of the unit's halves, for codes with 1024 and their
 // XOR-ed bit added. The addend is exact to 2^-24 of 1056 steps, which is less than the rounding to f16.
-#ifdef FORMAT_SUPER
+#if defined FORMAT_SUPER || defined FORMAT_SCALES
 #define UnitScale vec4
 #else
 #define UnitScale f16vec2
 #endif
 
-// `odd`: whether the unit is the second of two neighbours.
-UnitScale unit_scale(const Share unit, const bool odd) {
-#ifdef FORMAT_SUPER
+// The place of a lane's unit among the neighbours that share a word of scales; of two, whether it is the second.
+#if FORMAT_SCALE_BITS == 16
+#define UnitPlace bool
+#define UNIT_PLACE(lane) (((lane) & 1) != 0)
+#else
+#define UnitPlace uint
+#define UNIT_PLACE(lane) ((lane) % SCALES_OF_WORD)
+#endif
+
+UnitScale unit_scale(const Share unit, const UnitPlace odd) {
+#ifdef FORMAT_SCALES
+#ifndef HAS_SCALES
+    const uint bits = FORMAT_SCALE(unit);
+#elif FORMAT_SCALE_BITS == 16
+    const uint bits = (unit.scales >> (odd ? 16 : 0)) & 0xFFFFu;
+#else
+    const uint bits = bitfieldExtract(unit.scales, int(odd * FORMAT_SCALE_BITS), FORMAT_SCALE_BITS);
+#endif
+    const vec4 scales = FORMAT_SCALES(bits, SUPER_OF(unit));
+    return vec4(scales.x, -SHARE_BIAS * scales.x - scales.y, scales.z, -SHARE_BIAS * scales.z - scales.w);
+#elif defined FORMAT_SUPER
     const int both = int(unit.scales >> (odd ? 16 : 0));
     const vec2 super = unpackHalf2x16(unit.super);
 #ifdef FORMAT_MINIMUM
@@ -92,15 +115,15 @@ uint component(const uvec4 all, const uint index) {
 
 // Decodes four codes in the bytes of a word.
 uvec2 share_bytes(const uint word, const uint flip, const vec2 scale) {
-    const f16vec2 even = halves_of((word & 0x00FF00FFu) ^ flip);
-    const f16vec2 odd = halves_of(((word >> 8) & 0x00FF00FFu) ^ flip);
+    const f16vec2 even = CODE_HALVES((word & 0x00FF00FFu) ^ flip);
+    const f16vec2 odd = CODE_HALVES(((word >> 8) & 0x00FF00FFu) ^ flip);
     const vec2 first = fma(vec2(even), vec2(scale.x), vec2(scale.y));
     const vec2 second = fma(vec2(odd), vec2(scale.x), vec2(scale.y));
     return uvec2(packFloat2x16(f16vec2(first)), packFloat2x16(f16vec2(second)));
 }
 
 uvec2 share_bytes(const uint word, const uint flip, const f16vec2 scale) {
-    const f16vec2 even = halves_of((word & 0x00FF00FFu) ^ flip) - f16vec2(SHARE_BIAS);
-    const f16vec2 odd = halves_of(((word >> 8) & 0x00FF00FFu) ^ flip) - f16vec2(SHARE_BIAS);
+    const f16vec2 even = CODE_VALUES((word & 0x00FF00FFu) ^ flip, SHARE_BIAS);
+    const f16vec2 odd = CODE_VALUES(((word >> 8) & 0x00FF00FFu) ^ flip, SHARE_BIAS);
     return uvec2(packFloat2x16(even * scale), packFloat2x16(odd * scale));
 }

@@ -20,7 +20,7 @@ pub(crate) mod bed;
 #[cfg(test)]
 mod tests;
 
-use trine_model::{Heads, KvType};
+use trine_model::{Ahead, Heads, KvType};
 
 use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
@@ -58,8 +58,8 @@ pub struct Attention {
     pub scale: f32,
     /// Positions seen, the row's own included; `None` for all.
     pub window: Option<usize>,
-    /// Whether rows also see those after them that the batch says.
-    pub sees_ahead: bool,
+    /// Which of the rows after them that the batch says rows see, too.
+    pub ahead: Ahead,
     /// Most rows of a tile, if rows are attended to in tiles: [`TILE_ROWS`] or a multiple.
     pub tile_rows: usize,
 }
@@ -90,7 +90,7 @@ impl Attention {
 
     /// Returns the most rows that a row sees after its own, as shaders take it.
     fn ahead_argument(&self) -> u32 {
-        if self.sees_ahead { u32::MAX } else { 0 }
+        self.ahead.most(self.window).min(u32::MAX as usize) as u32
     }
 }
 

@@ -209,6 +209,7 @@ mod tests {
             let columns: &[usize] = match format.dtype().block_elements() {
                 256 => &[256, 768],
                 32 => &[32, 160, 1152],
+                64 => &[64, 192, 1152],
                 _ => &[20, 131, 256],
             };
             for &columns in columns {

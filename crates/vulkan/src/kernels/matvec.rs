@@ -7,17 +7,33 @@
 //! | F32, F16, BF16 | 4k, 2k | 1 + conversion 0, 0.5, 1; 1 |
 //! | Q8_0 | 1.0625k | 16 dot products and about 6 others for 32: 0.7; 0.6 |
 //! | Q4_0 | 0.5625k | the same and 12 to unpack nibbles: 1.1; 0.6 |
+//! | Q4_1 | 0.625k | the same and 2 for the minimum: 1.1; 0.7 |
+//! | Q5_0, Q5_1 | 0.688k, 0.75k | those of Q4_0, Q4_1 and 24, 16 for the fifth bits: 1.8, 1.6; 0.7 |
+//! | Q2_K | 0.328k | 16 to unpack, 20 for scales and minima: 1.8; 1 |
+//! | Q3_K | 0.453k | 40 to unpack, 8 for the scales: 2.2; 0.7 |
 //! | Q4_K | 0.578k | the same and 8 for scale and minimum: 1.4; 0.7 |
 //! | Q5_K | 0.703k | the same and 16 for the fifth bits: 1.9; 0.7 |
 //! | Q6_K | 0.828k | 36 to unpack, 8 for the scales: 2.1; 0.7 |
+//! | IQ4_NL, IQ4_XS | 0.563k, 0.547k | 36 to unpack, 80 for the levels: 4.3; 0.6 |
+//! | MXFP4 | 0.531k | 36 to unpack, 64 for the levels: 3.8; 0.6 |
+//! | NVFP4 | 0.578k | the same and 12 for the scales: 4; 0.7 |
+//! | TQ2_0 | 0.266k | 16 to unpack, 6 others: 1.2; 0.6 |
+//! | TQ1_0 | 0.219k | 85 for the digits, 8 others: 3.4; 0.7 |
+//! | IQ2_XXS, IQ2_XS, IQ2_S | 0.266k, 0.297k, 0.328k | 36 for points, 81 for values, 15: 4.6; 0.6 |
+//! | IQ3_XXS | 0.391k | 40 for points, 89 for signed values, 10: 4.8; 0.6 |
+//! | IQ3_S | 0.438k | 56 for points, 48 for signed values, 10: 4.1; 0.6 |
+//! | IQ1_S | 0.203k | 40 for points, 10 others: 2.1; 0.7 |
+//! | IQ1_M | 0.219k | the same, 24 for shifts, 8 for scales: 3.1; 0.6 |
 //!
-//! At w = 1 all are bound by the bytes of the matrix. The operand comes from a cache: 2.25 bytes
-//! per element (4 for float formats) for each row of activations and each team of invocations, so
-//! from w = 4 on, with few rows of the matrix in a team, the nearest cache is the bound. More rows
-//! in a team or fewer lanes lower that (teams of a subgroup read the same addresses). The prologues
-//! with a norm read the residual stream (4 bytes per column for each of their two to four vectors)
-//! in every workgroup and wait twice for a whole workgroup: about 1 to 2 us of latency, hidden by
-//! the first weights, which are in flight meanwhile. The gated epilogue and the split of QKV cost
+//! At w = 1 all are bound by the bytes of the matrix, but on an H200 those of Q2_K and of levels
+//! take no longer than the operations (`shaders/include/uneven.glsl`), and those of TQ1_0 and of
+//! codebooks less (`shaders/include/codebook.glsl`). The operand comes from a cache: 2.25 bytes per
+//! element (4 for float formats) for each row of activations and each team of invocations, so from
+//! w = 4 on, with few rows of the matrix in a team, the nearest cache is the bound. More rows in a
+//! team or fewer lanes lower that (teams of a subgroup read the same addresses). The prologues with
+//! a norm read the residual stream (4 bytes per column for each of their two to four vectors) in
+//! every workgroup and wait twice for a whole workgroup: about 1 to 2 us of latency, hidden by the
+//! first weights, which are in flight meanwhile. The gated epilogue and the split of QKV cost
 //! nothing that matters.
 
 use bytemuck::{Pod, Zeroable};

@@ -5,8 +5,8 @@
 use half::f16;
 use trine_weights::DType;
 
+use super::bits::{fifth_bits, nibbles};
 use super::magnitudes::Magnitudes;
-use super::nibbles::nibbles;
 use super::page::Page;
 use super::planes::{PlaneBytes, PlanesMut};
 
@@ -67,27 +67,6 @@ fn scales_and_minima(packed: &[u8]) -> [u8; 16] {
         out[2 * run + 1] = b & 63;
         out[2 * run + 8] = c & 15 | a >> 6 << 4;
         out[2 * run + 9] = c >> 4 | b >> 6 << 4;
-    }
-    out
-}
-
-/// Returns the words of fifth bits of eight runs: bit r of byte 4k + b of the source is bit k of
-/// byte b of word r. So for each b, eight bytes of eight bits are transposed: first two by two,
-/// then four by four, then all.
-fn fifth_bits(source: &[[u8; 16]]) -> [u8; 32] {
-    let mut out = [0; 32];
-    for byte in 0..4 {
-        let bytes = std::array::from_fn(|k| source[k / 4][4 * (k % 4) + byte]);
-        let mut bits = u64::from_le_bytes(bytes);
-        for (distance, mask) in
-            [(7, 0x00AA_00AA_00AA_00AA), (14, 0x0000_CCCC_0000_CCCC), (28, 0x0000_0000_F0F0_F0F0)]
-        {
-            let differ = (bits ^ bits >> distance) & mask;
-            bits ^= differ ^ differ << distance;
-        }
-        for (run, bits) in bits.to_le_bytes().into_iter().enumerate() {
-            out[4 * run + byte] = bits;
-        }
     }
     out
 }

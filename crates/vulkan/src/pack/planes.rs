@@ -11,7 +11,7 @@ const PLANE_ALIGNMENT: u64 = 256;
 pub struct PlaneBytes {
     /// Codes.
     pub codes: u64,
-    /// High bit pairs.
+    /// High bits of codes.
     pub high: u64,
     /// Scales of blocks.
     pub scales: u64,
@@ -88,7 +88,7 @@ pub enum PackError {
 pub struct PlanesMut<'a> {
     /// Codes.
     pub codes: &'a mut [u8],
-    /// High bit pairs.
+    /// High bits of codes.
     pub high: &'a mut [u8],
     /// Scales of blocks.
     pub scales: &'a mut [u8],

@@ -3,7 +3,7 @@
 
 use trine_weights::DType;
 
-use super::nibbles::pack_scaled;
+use super::bits::pack_scaled;
 use super::page::Page;
 use super::planes::PlaneBytes;
 
@@ -14,7 +14,7 @@ pub(super) static PAGE: Page = Page {
     has_minimum: false,
     is_wide: false,
     group: PlaneBytes { codes: 64, scales: 8, ..PlaneBytes::NONE },
-    pack: |source, planes| pack_scaled(source, planes, ZEROS, group),
+    pack: |source, planes| pack_scaled::<18, 64, 8>(source, planes, ZEROS, group),
     magnitudes: |found, row| found.of_scales::<18>(row, 8.0),
 };
 

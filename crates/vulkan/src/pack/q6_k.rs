@@ -6,8 +6,8 @@
 use half::f16;
 use trine_weights::DType;
 
+use super::bits::{nibbles, pairs};
 use super::magnitudes::Magnitudes;
-use super::nibbles::nibbles;
 use super::page::Page;
 use super::planes::{PlaneBytes, PlanesMut};
 
@@ -42,34 +42,14 @@ fn pack(source: &[u8], planes: PlanesMut<'_>) {
         for (index, source) in sources[8..12].iter().enumerate() {
             let (half, part) = (index / 2, index % 2);
             for (quarter, word) in pairs(source).into_iter().enumerate() {
-                words[2 * (4 * half + quarter) + part] = word.to_le_bytes();
+                // Inverting the upper bit turns q into q - 32 in two's complement.
+                words[2 * (4 * half + quarter) + part] = (word ^ 0xAAAA_AAAA).to_le_bytes();
             }
         }
         *high = out;
         *scales = sources[12];
         *supers = [block[208], block[209], 0, 0];
     }
-}
-
-/// Returns the high pairs of 16 elements of each of four runs, in one word each. Byte b of word k
-/// of the source has the pairs of elements 4k + b, that of run r at bit 2r; byte b of word r of the
-/// result has pair k at bit 2k. So the pairs at the same place of four words are transposed: first
-/// two by two, then within these. Inverting the upper bit turns q into q - 32 in two's complement.
-fn pairs(source: &[u8; 16]) -> [u32; 4] {
-    let bytes = source.as_chunks::<4>().0;
-    let mut words: [u32; 4] = std::array::from_fn(|k| u32::from_le_bytes(bytes[k]));
-    for (first, second, bits, mask) in [
-        (0, 2, 4, 0x0F0F_0F0F),
-        (1, 3, 4, 0x0F0F_0F0F),
-        (0, 1, 2, 0x3333_3333),
-        (2, 3, 2, 0x3333_3333),
-    ] {
-        // Exchanges the upper of the first with the lower of the second.
-        let differ = (words[first] >> bits ^ words[second]) & mask;
-        words[first] ^= differ << bits;
-        words[second] ^= differ;
-    }
-    words.map(|word| word ^ 0xAAAA_AAAA)
 }
 
 fn of_row(found: &mut Magnitudes, row: &[[u8; 210]]) {

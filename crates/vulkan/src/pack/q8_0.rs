@@ -2,7 +2,7 @@
 
 use trine_weights::DType;
 
-use super::nibbles::pack_scaled;
+use super::bits::pack_scaled;
 use super::page::Page;
 use super::planes::PlaneBytes;
 
@@ -13,7 +13,7 @@ pub(super) static PAGE: Page = Page {
     has_minimum: false,
     is_wide: false,
     group: PlaneBytes { codes: 128, scales: 8, ..PlaneBytes::NONE },
-    pack: |source, planes| pack_scaled(source, planes, [0; 34], group),
+    pack: |source, planes| pack_scaled::<34, 128, 8>(source, planes, [0; 34], group),
     magnitudes: |found, row| found.of_scales::<34>(row, 128.0),
 };
 

@@ -191,10 +191,10 @@ impl Lowering<'_> {
             | Op::RotateByPosition { .. }
             | Op::StoreKv { .. }
             | Op::PrepareQkv { .. } => self.heads(op)?,
-            Op::Attend { query, cache, heads, scale, window, sees_ahead, output } => {
+            Op::Attend { query, cache, heads, scale, window, ahead, output } => {
                 let query = self.rows(query)?;
                 let tile_rows = self.tile_rows;
-                let attention = Attention { heads, scale, window, sees_ahead, tile_rows };
+                let attention = Attention { heads, scale, window, ahead, tile_rows };
                 let work = self.attend(query, cache, attention, output);
                 self.push(self.rows_of(output), work);
             }

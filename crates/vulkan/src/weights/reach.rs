@@ -151,6 +151,17 @@ impl Reach {
         }
     }
 
+    /// Multiplies what was found of `count` rows from row `first` on by the factors that these have
+    /// beside their bytes.
+    pub(super) fn multiply(&self, first: usize, count: usize, factor: impl Fn(usize) -> f32) {
+        for (at, row) in self.rows[first..first + count].iter().enumerate() {
+            let length = f32::from_bits(row.load(Ordering::Relaxed));
+            let product = length * factor(at).abs();
+            let bounded = if length.is_finite() { product.min(f32::MAX) } else { product };
+            row.store(bounded.to_bits(), Ordering::Relaxed);
+        }
+    }
+
     /// Returns |W_j w| for each row.
     fn rows(&self) -> impl Iterator<Item = f64> {
         self.rows.iter().map(|bits| f64::from(f32::from_bits(bits.load(Ordering::Relaxed))))

@@ -8,10 +8,12 @@
 //! | Q5_1 | f16 d, f16 m, u32 high bits, 16 B nibbles | d q + m |
 //! | Q8_0 | f16 d, 32 i8 | d q |
 //!
-//! The encoders map the element of largest magnitude (or the two extremes) to the end of the
-//! integer range, as llama.cpp's reference does. Where its result would depend on whether the
+//! Without importances the encoders map the element of largest magnitude (or the two extremes) to
+//! the end of the integer range, as llama.cpp's reference does, and with them they search
+//! (`fit.rs`); Q8_0 never does. Where the reference's result would depend on whether the
 //! compiler fused a multiplication with an addition, the sum is taken in double precision.
 
+use super::fit::{self, Grid, Importance, Whole};
 use super::halves::{half_at, put_half};
 use super::page::{Encoder, HALF_MAX, Page, decode_each, encode_each};
 
@@ -19,7 +21,7 @@ pub(crate) const Q4_0: Page = Page {
     file_type: Some(2),
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX * 8.0,
-        encode: |input, out| encode_each(input, out, encode_q4_0),
+        encode: |input, importance, out| encode_each(input, importance, out, encode_q4_0),
     }),
     ..Page::new("Q4_0", 2, (32, 18), &[0], |bytes, out| decode_each(bytes, out, decode_q4_0))
 };
@@ -27,7 +29,7 @@ pub(crate) const Q4_0: Page = Page {
 pub(crate) const Q4_1: Page = Page {
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX,
-        encode: |input, out| encode_each(input, out, encode_q4_1),
+        encode: |input, importance, out| encode_each(input, importance, out, encode_q4_1),
     }),
     ..Page::new("Q4_1", 3, (32, 20), &[0, 2], |bytes, out| decode_each(bytes, out, decode_q4_1))
 };
@@ -36,7 +38,7 @@ pub(crate) const Q5_0: Page = Page {
     file_type: Some(8),
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX * 16.0,
-        encode: |input, out| encode_each(input, out, encode_q5_0),
+        encode: |input, importance, out| encode_each(input, importance, out, encode_q5_0),
     }),
     ..Page::new("Q5_0", 6, (32, 22), &[0], |bytes, out| decode_each(bytes, out, decode_q5_0))
 };
@@ -44,7 +46,7 @@ pub(crate) const Q5_0: Page = Page {
 pub(crate) const Q5_1: Page = Page {
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX,
-        encode: |input, out| encode_each(input, out, encode_q5_1),
+        encode: |input, importance, out| encode_each(input, importance, out, encode_q5_1),
     }),
     ..Page::new("Q5_1", 7, (32, 24), &[0, 2], |bytes, out| decode_each(bytes, out, decode_q5_1))
 };
@@ -53,7 +55,7 @@ pub(crate) const Q8_0: Page = Page {
     file_type: Some(7),
     encoder: Some(Encoder {
         magnitude_max: HALF_MAX * 127.0,
-        encode: |input, out| encode_each(input, out, encode_q8_0),
+        encode: |input, importance, out| encode_each(input, importance, out, encode_q8_0),
     }),
     ..Page::new("Q8_0", 8, (32, 34), &[0], |bytes, out| decode_each(bytes, out, decode_q8_0))
 };
@@ -126,21 +128,48 @@ fn symmetric(input: &[f32; N], d: f32, middle: u8) -> [u8; N] {
     input.map(|value| ((f64::from(value) * inverse + shift) as u8).min(2 * middle - 1))
 }
 
-fn encode_q4_0(input: &[f32; N], block: &mut [u8; 18]) {
-    let d = extreme(input) / -8.0;
-    put_half(block, 0, d);
-    pack(&symmetric(input, d, 8), &mut block[2..]);
+/// Returns the scale and 32 integers that suit the importances best, at most `2 BOTTOM - 1`.
+fn searched<const BOTTOM: u16>(input: &[f32; N], importance: &[f32; N]) -> (f32, [u8; N]) {
+    let weight = fit::weights(input, Some(importance), extreme(input).abs().max(fit::TINY));
+    let d = fit::half_factor(fit::symmetric_scale::<Whole<BOTTOM>, N>(input, &weight));
+    let inverse = reciprocal(d);
+    (d, input.map(|value| (Whole::<BOTTOM>::nearest(value * inverse) + f32::from(BOTTOM)) as u8))
 }
 
-fn encode_q5_0(input: &[f32; N], block: &mut [u8; 22]) {
-    let d = extreme(input) / -16.0;
+fn encode_q4_0(input: &[f32; N], importance: Importance<'_, N>, block: &mut [u8; 18]) {
+    let plain = || {
+        let d = extreme(input) / -8.0;
+        (d, symmetric(input, d, 8))
+    };
+    let (d, integers) = importance.map_or_else(plain, |all| searched::<8>(input, all));
     put_half(block, 0, d);
-    let high = pack(&symmetric(input, d, 16), &mut block[6..]);
+    pack(&integers, &mut block[2..]);
+}
+
+fn encode_q5_0(input: &[f32; N], importance: Importance<'_, N>, block: &mut [u8; 22]) {
+    let plain = || {
+        let d = extreme(input) / -16.0;
+        (d, symmetric(input, d, 16))
+    };
+    let (d, integers) = importance.map_or_else(plain, |all| searched::<16>(input, all));
+    put_half(block, 0, d);
+    let high = pack(&integers, &mut block[6..]);
     block[2..6].copy_from_slice(&high.to_le_bytes());
 }
 
 /// Returns the scale, the minimum and 32 integers `trunc((x - m) / d + 0.5)`, at most `top`.
-fn with_minimum(input: &[f32; N], top: u8) -> (f32, f32, [u8; N]) {
+fn with_minimum(input: &[f32; N], importance: Importance<'_, N>, top: u8) -> (f32, f32, [u8; N]) {
+    if let Some(importance) = importance {
+        let weight = fit::weights(input, Some(importance), extreme(input).abs().max(fit::TINY));
+        // The minimum of the fit is at most 0, that of the format has either sign.
+        let above = input.iter().copied().fold(f32::INFINITY, f32::min).max(0.0);
+        let run = input.map(|value| value - above);
+        let (d, minimum) = fit::scale_and_minimum(&run, &weight, f32::from(top));
+        let (d, minimum) = (fit::half_factor(d), fit::half_factor(minimum - above));
+        let inverse = reciprocal(d);
+        let nearest = |value: f32| fit::nearest(value.clamp(0.0, f32::from(top)));
+        return (d, -minimum, input.map(|value| nearest((value + minimum) * inverse) as u8));
+    }
     let low = input.iter().copied().fold(f32::INFINITY, f32::min);
     let high = input.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let d = (high - low) / f32::from(top);
@@ -148,22 +177,22 @@ fn with_minimum(input: &[f32; N], top: u8) -> (f32, f32, [u8; N]) {
     (d, low, input.map(|value| (((value - low) * inverse + 0.5) as u8).min(top)))
 }
 
-fn encode_q4_1(input: &[f32; N], block: &mut [u8; 20]) {
-    let (d, m, integers) = with_minimum(input, 15);
+fn encode_q4_1(input: &[f32; N], importance: Importance<'_, N>, block: &mut [u8; 20]) {
+    let (d, m, integers) = with_minimum(input, importance, 15);
     put_half(block, 0, d);
     put_half(block, 2, m);
     pack(&integers, &mut block[4..]);
 }
 
-fn encode_q5_1(input: &[f32; N], block: &mut [u8; 24]) {
-    let (d, m, integers) = with_minimum(input, 31);
+fn encode_q5_1(input: &[f32; N], importance: Importance<'_, N>, block: &mut [u8; 24]) {
+    let (d, m, integers) = with_minimum(input, importance, 31);
     put_half(block, 0, d);
     put_half(block, 2, m);
     let high = pack(&integers, &mut block[8..]);
     block[4..8].copy_from_slice(&high.to_le_bytes());
 }
 
-fn encode_q8_0(input: &[f32; N], block: &mut [u8; 34]) {
+fn encode_q8_0(input: &[f32; N], _: Importance<'_, N>, block: &mut [u8; 34]) {
     let d = extreme(input).abs() / 127.0;
     put_half(block, 0, d);
     let inverse = reciprocal(d);

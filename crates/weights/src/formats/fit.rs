@@ -1,9 +1,14 @@
-//! Scale searches for the K formats.
+//! Searches for the scale of a run.
 //!
-//! An element's weight is `x^2 + mean square of its run`: large elements matter more to the
-//! products that they take part in, small ones still count. For each of a few step sizes around the
-//! one that spreads the run over the integer range, the integers are rounded and weighted least
-//! squares give the scale (and minimum) that suits them best. The smallest error wins.
+//! An element's weight is the importance of its column where that is known: the mean square of what
+//! it is multiplied with, which makes the weighted error that of a product. Otherwise it is `x^2 +
+//! mean square of its run`: large elements matter more to the products that they take part in,
+//! small ones still count.
+//!
+//! For each of a few step sizes around the one that spreads the run over the range of integers, the
+//! integers are rounded and weighted least squares give the scale (and minimum) that suits them
+//! best. The smallest error wins. Then integers are rounded again under the best scale and minimum,
+//! and these fitted again, as long as that lowers the error.
 
 use half::f16;
 
@@ -15,6 +20,34 @@ pub(super) const TINY: f32 = 1e-12;
 const NUDGES: [f32; 13] =
     [-1.5, -1.25, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5];
 
+/// The importance of each element's column, if that is known.
+pub(super) type Importance<'a, const N: usize> = Option<&'a [f32; N]>;
+
+/// The values that the integers of a format without minimum stand for.
+pub(super) trait Grid {
+    /// The value of the largest magnitude, which is negative.
+    const END: f32;
+    /// About the distance of two values.
+    const STEP: f32;
+    /// Returns the value that is nearest to a number.
+    fn nearest(value: f32) -> f32;
+}
+
+/// The whole numbers from `-BOTTOM` to `BOTTOM - 1`.
+pub(super) struct Whole<const BOTTOM: u16>;
+
+impl<const BOTTOM: u16> Grid for Whole<BOTTOM> {
+    const END: f32 = -(BOTTOM as f32);
+    const STEP: f32 = 1.0;
+
+    fn nearest(value: f32) -> f32 {
+        nearest(value.clamp(Self::END, -Self::END - 1.0))
+    }
+}
+
+/// How often a scale and a minimum are fitted again at most.
+const REFITS: usize = 3;
+
 /// Rounds to the nearest whole number, ties to even, for magnitudes below 2^22: adding 1.5 * 2^23
 /// leaves no room for a fraction. Compiles to two vector additions on any processor.
 pub(super) fn nearest(value: f32) -> f32 {
@@ -22,18 +55,29 @@ pub(super) fn nearest(value: f32) -> f32 {
     (value + SHIFT) - SHIFT
 }
 
-/// Returns `value` in half precision, rounded away from zero where half precision is coarse: a
-/// common factor smaller than `value` would leave the largest run scales out of reach.
+/// Returns `value` in half precision, at most its largest number, rounded away from zero where half
+/// precision is coarse: a common factor smaller than `value` would leave the largest run scales out
+/// of reach.
 pub(super) fn half_factor(value: f32) -> f32 {
+    let most = f16::MAX.to_f32();
+    let value = value.clamp(-most, most);
     let rounded = f16::from_f32(value);
     let falls_short = rounded.to_f32().abs() < value.abs() * 0.998;
     // The next bit pattern is the next number away from zero.
     if falls_short { f16::from_bits(rounded.to_bits() + 1).to_f32() } else { rounded.to_f32() }
 }
 
-/// Returns the weights of a run, in units of `magnitude` squared so that they neither vanish nor
-/// overflow.
-pub(super) fn weights<const N: usize>(run: &[f32; N], magnitude: f32) -> [f32; N] {
+/// Returns the weights of a run. Without importances they are in units of `magnitude` squared, so
+/// that they neither vanish nor overflow.
+pub(super) fn weights<const N: usize>(
+    run: &[f32; N],
+    importance: Importance<'_, N>,
+    magnitude: f32,
+) -> [f32; N] {
+    if let Some(importance) = importance {
+        // Where no column of a run matters, all count the same.
+        return importance.map(|own| own + 1e-9);
+    }
     let squares = run.map(|value| {
         let scaled = value / magnitude;
         scaled * scaled
@@ -68,64 +112,93 @@ pub(super) fn scale_and_minimum<const N: usize>(
     }
     let total = sum::<N>(|j| weight[j]);
     let total_x = sum::<N>(|j| weight[j] * run[j]);
-    let mut best = (span / top, -low);
-    let mut best_error = f32::INFINITY;
-    for nudge in NUDGES {
-        let inverse = (top + nudge) / span;
-        let q: [f32; N] =
-            std::array::from_fn(|j| nearest(((run[j] - low) * inverse).clamp(0.0, top)));
+    // Returns what suits integers best, with the error of the integers nearest to that.
+    let fitted = |q: [f32; N]| {
         let w_q = sum::<N>(|j| weight[j] * q[j]);
         let w_qq = sum::<N>(|j| weight[j] * q[j] * q[j]);
         let w_qx = sum::<N>(|j| weight[j] * q[j] * run[j]);
         let determinant = total * w_qq - w_q * w_q;
-        if determinant <= 0.0 || w_qq <= 0.0 {
-            continue;
+        let is_solvable = determinant > 0.0 && w_qq > 0.0;
+        if !is_solvable {
+            return None;
         }
         let mut scale = (total * w_qx - total_x * w_q) / determinant;
         let mut minimum = -(w_qq * total_x - w_q * w_qx) / determinant;
         if minimum < 0.0 {
             (scale, minimum) = (w_qx / w_qq, 0.0);
         }
-        if scale <= 0.0 {
-            continue;
+        let inverse = 1.0 / scale;
+        if scale <= 0.0 || inverse.is_infinite() {
+            return None;
         }
+        let q = std::array::from_fn(|j| nearest(((run[j] + minimum) * inverse).clamp(0.0, top)));
         let error = sum::<N>(|j| {
             let miss = scale * q[j] - minimum - run[j];
             weight[j] * miss * miss
         });
-        if error < best_error {
-            (best, best_error) = ((scale, minimum), error);
-        }
-    }
-    best
+        Some(Fitted { scale, minimum, error, q })
+    };
+    let spread = |nudge: f32| {
+        let inverse = (top + nudge) / span;
+        fitted(std::array::from_fn(|j| nearest(((run[j] - low) * inverse).clamp(0.0, top))))
+    };
+    best_of(NUDGES.into_iter().filter_map(spread), fitted)
+        .map_or((span / top, -low), |best| (best.scale, best.minimum))
 }
 
-/// Returns scale s of either sign such that `x = s q` with q from `-bottom` to `bottom - 1`.
-pub(super) fn symmetric_scale<const N: usize>(
-    run: &[f32; N],
-    weight: &[f32; N],
-    bottom: f32,
-) -> f32 {
+/// A scale and a minimum, and the integers nearest to the run under them.
+struct Fitted<const N: usize> {
+    scale: f32,
+    minimum: f32,
+    error: f32,
+    q: [f32; N],
+}
+
+/// Returns scale s of either sign such that `x = s q` with q from a grid.
+pub(super) fn symmetric_scale<G: Grid, const N: usize>(run: &[f32; N], weight: &[f32; N]) -> f32 {
     let extreme = run
         .iter()
         .fold(0.0_f32, |kept, &value| if value.abs() > kept.abs() { value } else { kept });
     if extreme.abs() < TINY {
         return 0.0;
     }
-    let mut best = extreme / -bottom;
-    let mut best_gain = 0.0;
-    for nudge in NUDGES {
-        // The extreme lands on the longer, negative side of the range.
-        let inverse = -(bottom + nudge) / extreme;
-        let q: [f32; N] =
-            std::array::from_fn(|j| nearest((run[j] * inverse).clamp(-bottom, bottom - 1.0)));
+    // Returns the scale that suits values best, with the error of the values nearest to it.
+    let fitted = |q: [f32; N]| {
         let w_qq = sum::<N>(|j| weight[j] * q[j] * q[j]);
         let w_qx = sum::<N>(|j| weight[j] * q[j] * run[j]);
-        // The error of the best scale w_qx / w_qq is a constant minus this.
-        let gain = w_qx * (w_qx / w_qq);
-        if w_qq > 0.0 && gain > best_gain {
-            (best, best_gain) = (w_qx / w_qq, gain);
+        let scale = w_qx / w_qq;
+        let inverse = 1.0 / scale;
+        if w_qq <= 0.0 || !inverse.is_finite() {
+            return None;
+        }
+        let q: [f32; N] = std::array::from_fn(|j| G::nearest(run[j] * inverse));
+        let error = sum::<N>(|j| {
+            let miss = scale * q[j] - run[j];
+            weight[j] * miss * miss
+        });
+        Some(Fitted { scale, minimum: 0.0, error, q })
+    };
+    let spread = |end: f32| {
+        let inverse = end / extreme;
+        fitted(std::array::from_fn(|j| G::nearest(run[j] * inverse)))
+    };
+    // The extreme lands on the longer, negative side of the range, or on the other one.
+    let ends = NUDGES.into_iter().map(|nudge| G::END - nudge * G::STEP);
+    best_of(ends.flat_map(|end| [end, -end]).filter_map(spread), fitted)
+        .map_or(extreme / G::END, |best| best.scale)
+}
+
+/// Returns the best of what was tried, fitted again as long as that lowers its error.
+fn best_of<const N: usize>(
+    tried: impl Iterator<Item = Fitted<N>>,
+    fitted: impl Fn([f32; N]) -> Option<Fitted<N>>,
+) -> Option<Fitted<N>> {
+    let mut best = tried.min_by(|left, right| left.error.total_cmp(&right.error))?;
+    for _ in 0..REFITS {
+        match fitted(best.q) {
+            Some(next) if next.error < best.error => best = next,
+            _ => break,
         }
     }
-    best
+    Some(best)
 }

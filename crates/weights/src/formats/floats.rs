@@ -50,13 +50,13 @@ fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-fn encode_f32(input: &[f32], out: &mut [u8]) {
+fn encode_f32(input: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     for (value, out) in input.iter().zip(out.as_chunks_mut::<4>().0) {
         *out = value.to_le_bytes();
     }
 }
 
-fn encode_f16(input: &[f32], out: &mut [u8]) {
+fn encode_f16(input: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     let mut batch = [f16::ZERO; BATCH];
     for (input, out) in input.chunks(BATCH).zip(out.chunks_mut(BATCH * 2)) {
         batch[..input.len()].convert_from_f32_slice(input);
@@ -66,7 +66,7 @@ fn encode_f16(input: &[f32], out: &mut [u8]) {
     }
 }
 
-fn encode_bf16(input: &[f32], out: &mut [u8]) {
+fn encode_bf16(input: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     for (value, out) in input.iter().zip(out.as_chunks_mut::<2>().0) {
         *out = bf16::from_f32(*value).to_le_bytes();
     }

@@ -10,16 +10,30 @@
 //! In both, each 32 bytes of 2-bit integers are 128 elements: four layers of 32, lowest bits first.
 
 use super::classic::Q4_0;
-use super::halves::half_at;
-use super::page::{Page, decode_each};
+use super::fit::{Importance, Whole};
+use super::halves::{half_at, put_half};
+use super::page::{Encoder, HALF_MAX, Page, decode_each, encode_each};
+use super::supers::{Offsets, Scaled};
 
 pub(crate) const Q2_K: Page = Page {
+    file_type: Some(10),
     fallback: Some(&Q4_0),
+    encoder: Some(Encoder {
+        // The fitted minimum may exceed the smallest element a little: half of what 15 steps reach.
+        magnitude_max: HALF_MAX * 7.0,
+        encode: |input, importance, out| encode_each(input, importance, out, encode_q2_k),
+    }),
     ..Page::new("Q2_K", 10, (256, 84), &[80, 82], |bytes, out| decode_each(bytes, out, decode_q2_k))
 };
 
 pub(crate) const Q3_K: Page = Page {
+    file_type: Some(11),
     fallback: Some(&Q4_0),
+    encoder: Some(Encoder {
+        // The fitted scale may exceed the largest element's a little: half of what 32 steps reach.
+        magnitude_max: HALF_MAX * 64.0,
+        encode: |input, importance, out| encode_each(input, importance, out, encode_q3_k),
+    }),
     ..Page::new("Q3_K", 11, (256, 110), &[108], |bytes, out| decode_each(bytes, out, decode_q3_k))
 };
 
@@ -60,4 +74,41 @@ fn decode_q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
 fn two_bit_run(quants: &[u8], run: usize) -> (&[u8], usize) {
     let bytes = &quants[32 * (run / 8) + 16 * (run % 2)..][..16];
     (bytes, 2 * (run % 8 / 2))
+}
+
+fn encode_q2_k(input: &[f32; 256], importance: Importance<'_, 256>, block: &mut [u8; 84]) {
+    block.fill(0);
+    let Some(choice) = Offsets::<16, 16>::fit(input, importance, (15.0, 3.0)) else { return };
+    put_half(block, 80, choice.d);
+    put_half(block, 82, choice.d_min);
+    for run in 0..16 {
+        block[run] = choice.scales[run] as u8 | (choice.minima[run] as u8) << 4;
+        store_two_bits(&mut block[16..80], run, choice.integers[run].map(|q| q as u8));
+    }
+}
+
+fn encode_q3_k(input: &[f32; 256], importance: Importance<'_, 256>, block: &mut [u8; 110]) {
+    block.fill(0);
+    let Some(choice) = Scaled::<16, 16>::fit::<Whole<4>, Whole<32>>(input, importance) else {
+        return;
+    };
+    put_half(block, 108, choice.d);
+    for run in 0..16 {
+        let scale = (choice.scales[run] + 32.0) as u8;
+        block[96 + run % 8] |= (scale & 15) << (4 * (run / 8));
+        block[104 + run % 4] |= (scale >> 4) << (2 * (run / 4));
+        let codes = choice.values[run].map(|q| (q + 4.0) as u8);
+        store_two_bits(&mut block[32..96], run, codes.map(|code| code & 3));
+        for (byte, code) in block[16 * (run % 2)..][..16].iter_mut().zip(codes) {
+            *byte |= (code >> 2) << (run / 2);
+        }
+    }
+}
+
+/// Stores the two-bit integers of run `run`.
+fn store_two_bits(quants: &mut [u8], run: usize, integers: [u8; 16]) {
+    let bytes = &mut quants[32 * (run / 8) + 16 * (run % 2)..][..16];
+    for (byte, q) in bytes.iter_mut().zip(integers) {
+        *byte |= q << (2 * (run % 8 / 2));
+    }
 }

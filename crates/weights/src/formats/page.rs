@@ -1,5 +1,7 @@
 //! What a format is.
 
+use super::fit::Importance;
+
 /// What a format is. `docs/decisions/073-a-weight-format-is-a-page.md` says how one is added.
 pub(crate) struct Page {
     /// The name as llama.cpp spells it.
@@ -44,8 +46,9 @@ pub(crate) struct Encoder {
     /// The largest magnitude that the format stores; for blocks, that a scale in half precision
     /// reaches.
     pub(crate) magnitude_max: f32,
-    /// Encodes whole blocks.
-    pub(crate) encode: fn(&[f32], &mut [u8]),
+    /// Encodes whole blocks. The second are the importances of the elements, if they are known, as
+    /// many as there are elements.
+    pub(crate) encode: fn(&[f32], Option<&[f32]>, &mut [u8]),
 }
 
 /// The largest number in half precision.
@@ -67,12 +70,14 @@ pub(super) fn decode_each<const BYTES: usize, const ELEMENTS: usize>(
 /// Encodes block by block.
 pub(super) fn encode_each<const BYTES: usize, const ELEMENTS: usize>(
     input: &[f32],
+    importance: Option<&[f32]>,
     out: &mut [u8],
-    encode: fn(&[f32; ELEMENTS], &mut [u8; BYTES]),
+    encode: fn(&[f32; ELEMENTS], Importance<'_, ELEMENTS>, &mut [u8; BYTES]),
 ) {
     let (inputs, _) = input.as_chunks::<ELEMENTS>();
     let (blocks, _) = out.as_chunks_mut::<BYTES>();
-    for (input, block) in inputs.iter().zip(blocks) {
-        encode(input, block);
+    let importances = importance.map(|all| all.as_chunks::<ELEMENTS>().0);
+    for (index, (input, block)) in inputs.iter().zip(blocks).enumerate() {
+        encode(input, importances.and_then(|all| all.get(index)), block);
     }
 }

@@ -107,16 +107,27 @@ impl Writer {
         Ok(())
     }
 
+    /// Returns the bytes of the header with what is declared, before the first tensor.
+    pub fn header_bytes(&self) -> u64 {
+        let alignment = self.alignment();
+        (header(&self.metadata, &self.declared, alignment).len() as u64).next_multiple_of(alignment)
+    }
+
+    /// Returns what the place of each tensor is a multiple of.
+    pub fn alignment(&self) -> u64 {
+        match self.metadata.get(ALIGNMENT_KEY) {
+            Some(Value::U32(alignment)) => u64::from(*alignment),
+            _ => u64::from(DEFAULT_ALIGNMENT),
+        }
+    }
+
     /// Writes the header and returns the writer of the tensors' bytes.
     ///
     /// # Errors
     ///
     /// Returns an error if the file cannot be created or written.
     pub fn start(self) -> Result<DataWriter, WeightsError> {
-        let alignment = match self.metadata.get(ALIGNMENT_KEY) {
-            Some(Value::U32(alignment)) => u64::from(*alignment),
-            _ => u64::from(DEFAULT_ALIGNMENT),
-        };
+        let alignment = self.alignment();
         let label = self.path.display().to_string();
         let (part_path, file) = create_part(&self.path)
             .map_err(|source| WeightsError::io(&label, "create the file", source))?;
@@ -226,8 +237,12 @@ impl DataWriter {
     ///
     /// # Errors
     ///
-    /// Returns an error if name, format or shape differ from the declaration, or writing fails.
+    /// Returns an error if name, format or shape differ from the declaration, if the tensor has
+    /// factors, which are a tensor of their own in a file, or writing fails.
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), WeightsError> {
+        if !tensor.factors().is_empty() {
+            return Err(self.mismatch(tensor.name(), "has factors, which are another tensor"));
+        }
         let matches = self.declared.get(self.next).is_some_and(|declared| {
             declared.name == tensor.name()
                 && declared.element == Element::Values(tensor.dtype())

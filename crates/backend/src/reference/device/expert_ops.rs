@@ -96,11 +96,10 @@ impl ReferenceProgram {
     /// Multiplies a row with the first `output.len()` rows of an expert's matrix.
     fn expert_product(&self, matrix: ExpertMatrix, expert: usize, x: &[f32], output: &mut [f32]) {
         let tensor = &self.tensors[matrix.weight.0];
-        let dtype = self.facts.plan.weight(matrix.weight).dtype;
         let mut row = vec![f32::NAN; x.len()];
         for (index, y) in output.iter_mut().enumerate() {
             let at = matrix.first + expert * matrix.step + index;
-            decode(dtype, tensor.row(at), &mut row);
+            decode(tensor, at, &mut row);
             self.products.round_weights(&mut row);
             *y = self.products.dot(x, &row);
         }

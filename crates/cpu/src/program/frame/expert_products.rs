@@ -162,6 +162,17 @@ impl Frame<'_> {
         }
     }
 
+    /// Calls `each` with the expert, the number of experts and the input of each entry.
+    pub(super) fn each_entry(&self, op: &Op, mut each: impl FnMut(usize, usize, &[f32])) {
+        let products = self.expert_products(op);
+        let shape = self.group_shape(products);
+        for entry in 0..shape.entries() {
+            let (row, slot) = (entry / shape.used, entry % shape.used);
+            let expert = self.read(products.chosen, row)[slot] as usize;
+            each(expert, shape.experts, self.entry_input(products, entry));
+        }
+    }
+
     /// Returns the first block of a group. Each entry has room for two terms.
     fn first_block(products: Products<'_>, group: Group) -> usize {
         2 * group.first * QuantizedRows::blocks_per_row(products.columns)

@@ -9,7 +9,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use trine_backend::ProgramOptions;
-use trine_model::{Heads, KvType, Width};
+use trine_model::{Ahead, Heads, KvType, Width};
 
 use super::{Attention, CacheSpan, FrameAddresses, KV_BLOCK};
 use crate::kernels::heads::{HeadsLaunch, Stored};
@@ -34,8 +34,8 @@ pub(crate) struct Case {
     pub(crate) sequences: Vec<Sequence>,
     /// Neighbouring rows of a sequence that see one another; 1 if none does.
     pub(crate) run: usize,
-    /// Whether the layer lets them.
-    pub(crate) sees_ahead: bool,
+    /// How many of these the layer lets them see.
+    pub(crate) ahead: Ahead,
     /// Most rows of a tile.
     pub(crate) tile_rows: usize,
     /// Rows that the step has room for beyond its own.
@@ -47,7 +47,7 @@ pub(crate) struct Case {
 
 impl Case {
     /// Returns how many rows after the one at a position of a sequence it sees.
-    fn ahead(&self, sequence: usize, position: usize) -> usize {
+    fn run_ahead(&self, sequence: usize, position: usize) -> usize {
         let Sequence { depth, rows } = self.sequences[sequence];
         match position.checked_sub(depth).filter(|&row| row < rows) {
             Some(row) => ((row / self.run + 1) * self.run).min(rows) - 1 - row,
@@ -179,7 +179,7 @@ impl Bed {
                 heads: case.heads,
                 scale: 1.0 / (dim as f32).sqrt(),
                 window: case.window,
-                sees_ahead: case.sees_ahead,
+                ahead: case.ahead,
                 tile_rows: case.tile_rows,
             },
             expected_cache: ExpectedCache::default(),
@@ -233,7 +233,7 @@ impl Bed {
     fn words(&self, rows: &[(usize, usize)]) -> Vec<u32> {
         let mut words = vec![rows.len() as u32, 0, 0, 0];
         for &(sequence, position) in rows {
-            let ahead = self.case.ahead(sequence, position) as u32;
+            let ahead = self.case.run_ahead(sequence, position) as u32;
             let start: usize = self.blocks[..sequence].iter().map(Vec::len).sum();
             words.extend([7, position as u32, self.slots[sequence] | ahead << 16, start as u32]);
         }
@@ -367,8 +367,8 @@ impl Bed {
             let dot: f64 = pairs.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
             dot * f64::from(self.attention.scale)
         };
-        let ahead = if self.case.sees_ahead { self.case.ahead(sequence, position) } else { 0 };
-        let last = position + ahead;
+        let Case { ahead, window, .. } = self.case;
+        let last = position + self.case.run_ahead(sequence, position).min(ahead.most(window));
         let scores: Vec<f64> = (first..=last).map(score).collect();
         let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();

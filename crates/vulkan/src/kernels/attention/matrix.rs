@@ -353,7 +353,7 @@ impl MatrixLaunch {
 
 #[cfg(test)]
 mod tests {
-    use trine_model::Heads;
+    use trine_model::{Ahead, Heads};
 
     use super::super::TILE_ROWS;
     use super::*;
@@ -370,7 +370,7 @@ mod tests {
                 heads,
                 scale: 1.0,
                 window: None,
-                sees_ahead: true,
+                ahead: Ahead::All,
                 tile_rows: TILE_ROWS,
             };
             let shape = AttendMatrixShape::suited(&capabilities, &attention).unwrap();

@@ -1,7 +1,7 @@
 use half::f16;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use trine_model::{Heads, KvType, Rope};
+use trine_model::{Ahead, Heads, KvType, Rope};
 
 use super::bed::{Bed, Case, Sequence, random};
 use super::*;
@@ -45,9 +45,9 @@ fn traffic(
     sequences[0].depth = depth;
     let run = [1, 5, 40][seed as usize % 3];
     let tile_rows = TILE_ROWS * [1, 4][seed as usize % 2];
-    let sees_ahead = (seed / 3).is_multiple_of(2);
+    let ahead = [Ahead::All, Ahead::Nothing, Ahead::Window][seed as usize / 3 % 3];
     let sizes = [2.0, 2.0, 3.0];
-    Case { heads, kind, window, sequences, run, sees_ahead, tile_rows, spare: 1, sizes, seed }
+    Case { heads, kind, window, sequences, run, ahead, tile_rows, spare: 1, sizes, seed }
 }
 
 /// Memory of a decode launch.
@@ -647,7 +647,7 @@ fn large_activations_neither_overflow_nor_vanish_in_matrices() {
 }
 
 fn plain(heads: Heads) -> Attention {
-    Attention { heads, scale: 1.0, window: None, sees_ahead: true, tile_rows: TILE_ROWS }
+    Attention { heads, scale: 1.0, window: None, ahead: Ahead::All, tile_rows: TILE_ROWS }
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! elements are zeros.
 
 use bytemuck::{Pod, Zeroable};
-use trine_model::{Heads, KvType};
+use trine_model::{Ahead, Heads, KvType};
 
 use super::Attention;
 use crate::capabilities::Capabilities;
@@ -92,7 +92,7 @@ impl WholeLaunch {
     pub fn runs(capabilities: &Capabilities, attention: &Attention, kind: KvType) -> bool {
         let Heads { query, kv, dim } = attention.heads;
         capabilities.fragments
-            && attention.sees_ahead
+            && attention.ahead == Ahead::All
             && attention.window.is_none()
             && query == kv
             && dim <= DIM_MAX

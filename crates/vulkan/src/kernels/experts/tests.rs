@@ -339,7 +339,7 @@ fn products_in_floats_agree_with_their_definition() {
 
 #[test]
 fn products_in_simple_blocks_agree_with_their_definition() {
-    of_blocks(32).for_each(check_products);
+    of_blocks(32).chain(of_blocks(64)).for_each(check_products);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use trine_backend::reference::ops::{self, PlaceRotation};
-use trine_model::{Heads, KvType, Rope};
+use trine_model::{Ahead, Heads, KvType, Rope};
 
 use super::*;
 use crate::kernels::attention::bed::{Bed, Case, Sequence};
@@ -14,7 +14,7 @@ fn case(heads: (usize, usize, usize), kind: KvType, window: Option<usize>, seed:
         window,
         sequences: vec![Sequence { depth: 37, rows: 2 }, Sequence { depth: 0, rows: 1 }],
         run: 1,
-        sees_ahead: true,
+        ahead: Ahead::All,
         tile_rows: TILE_ROWS,
         spare: 2,
         sizes: [2.0, 3.0, 5.0],

@@ -57,8 +57,12 @@ fn weights(random: &mut ChaCha8Rng, format: Format, rows: usize, columns: usize)
     let (_, total) = sizes.layout().unwrap();
     let mut bytes = vec![0_u8; total as usize];
     let planes = PlanesMut::of_allocation(&mut bytes, sizes).unwrap();
-    let (mut planes, _) = planes.split_at_row(format.row_bytes(columns), rows);
+    let (mut planes, padding) = planes.split_at_row(format.row_bytes(columns), rows);
     pack_rows(format, columns, &encoded, &mut planes).unwrap();
+    let table = format.table();
+    if !table.is_empty() {
+        padding.scales.copy_from_slice(&table);
+    }
     let memory = upload(&gpu(), &bytes);
     let (matrix, _) = Matrix::at(memory.address(), format, rows, columns).unwrap();
     let most = decoded.iter().fold(0.0_f32, |most, weight| most.max(weight.abs()));
@@ -381,6 +385,7 @@ fn some_matrix_shapes(number: usize) -> Vec<MatmulShape> {
 fn columns(format: Format) -> [usize; 3] {
     match format.dtype().block_elements() {
         32 => [288, 416, 160],
+        64 => [320, 448, 192],
         256 => [256, 768, 512],
         _ => [131, 290, 129],
     }

@@ -141,6 +141,7 @@ pub(crate) fn columns_of(format: Format) -> &'static [usize] {
     match format.dtype().block_elements() {
         256 => &[256, 512, 768, 1280],
         32 => &[32, 96, 160, 1152],
+        64 => &[64, 192, 320, 1152],
         _ => &[20, 131, 160, 516],
     }
 }
@@ -221,7 +222,7 @@ fn every_width_of_floats_agrees_with_its_definition() {
 
 #[test]
 fn every_width_of_blocks_of_32_agrees_with_its_definition() {
-    of_blocks(32).for_each(check_widths);
+    of_blocks(32).chain(of_blocks(64)).for_each(check_widths);
 }
 
 #[test]

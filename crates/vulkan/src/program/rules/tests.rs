@@ -2,8 +2,8 @@
 
 use trine_backend::ProgramOptions;
 use trine_model::{
-    Buffer, BufferId, Cache, CacheId, Goal, Heads, KvType, Op, Plan, Product, Rope, Rows, Source,
-    Step, Term, Weight, WeightId, WeightKind, WeightPlace, Width,
+    Ahead, Buffer, BufferId, Cache, CacheId, Goal, Heads, KvType, Op, Plan, Product, Rope, Rows,
+    Source, Step, Term, Weight, WeightId, WeightKind, WeightPlace, Width,
 };
 use trine_weights::DType;
 
@@ -171,7 +171,7 @@ fn attend(query: BufferId, output: BufferId) -> Op {
         heads: HEADS,
         scale: 0.5,
         window: None,
-        sees_ahead: true,
+        ahead: Ahead::All,
         output,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use trine_model::{Heads, KvType, Rope};
+use trine_model::{Ahead, Heads, KvType, Rope};
 
 use crate::chain::{ChainMemory, Chains, mark};
 use crate::dispatch::{Dispatch, Link, Span};
@@ -92,10 +92,11 @@ impl Maker {
         buffer
     }
 
-    /// A matrix of a random format.
+    /// A matrix of a random format: with scales of 8, 16 and 32 bits, with factors and with points.
     fn matrix(&mut self, rows: usize, columns: usize) -> Matrix {
-        let all = [Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K];
-        let formats = if columns.is_multiple_of(256) { &all[..] } else { &all[..2] };
+        use Format::{Iq2Xxs, Mxfp4, Q4_0, Q4_1, Q4K, Q6K, Q8_0};
+        let all = [Q4_0, Q8_0, Q4_1, Mxfp4, Q4K, Q6K, Iq2Xxs];
+        let formats = if columns.is_multiple_of(256) { &all[..] } else { &all[..4] };
         let format = formats[self.random.random_range(0..formats.len())];
         let source = random_rows(format, rows, columns, self.random.random());
         let (matrix, memory) = device_matrix(&self.gpu, format, columns, &source);
@@ -231,7 +232,7 @@ impl Layers {
                 window: None,
                 sequences: vec![Sequence { depth: model.depth, rows: 1 }],
                 run: 1,
-                sees_ahead: false,
+                ahead: Ahead::Nothing,
                 tile_rows: 1,
                 spare: 0,
                 sizes: [1.0; 3],

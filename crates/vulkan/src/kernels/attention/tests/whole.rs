@@ -3,7 +3,7 @@
 use half::f16;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use trine_model::Heads;
+use trine_model::{Ahead, Heads};
 
 use super::super::whole::{WholeLaunch, key_place, value_place};
 use super::super::{Attention, TILE_ROWS};
@@ -87,7 +87,7 @@ impl Rows {
         }
         let scale = (heads.dim as f32).sqrt().recip();
         let attention =
-            Attention { heads, scale, window: None, sees_ahead: true, tile_rows: TILE_ROWS };
+            Attention { heads, scale, window: None, ahead: Ahead::All, tile_rows: TILE_ROWS };
         let columns = heads.query * heads.dim;
         let held = room.next_multiple_of(64);
         let codes = poisoned(&gpu, (2 * held * columns) as u64);

@@ -200,8 +200,11 @@ impl Units {
 /// Checks plain and gated products of a format, with each size of groups and with experts that have
 /// all entries or none.
 fn check_units(format: Format) {
-    let is_k = format.dtype().block_elements() == 256;
-    let columns = if is_k { [256, 768, 512] } else { [96, 704, 160] };
+    let columns = match format.dtype().block_elements() {
+        256 => [256, 768, 512],
+        64 => [192, 704, 320],
+        _ => [96, 704, 160],
+    };
     let cases = [
         // Rows of an expert, experts, used, tokens.
         (40, 4, 2, 30, Choice::Random),
@@ -254,7 +257,7 @@ fn products_of_experts_in_matrices_agree_for_q8_0() {
 
 #[test]
 fn products_of_experts_in_matrices_agree_for_k_formats() {
-    of_blocks(256).for_each(check_units);
+    of_blocks(256).chain(of_blocks(64)).for_each(check_units);
 }
 
 /// Needs no device: every device with matrix units has shapes for the experts of Gemma 4 26B-A4B.
