@@ -26,10 +26,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use trine_backend::{
-    BackendError, Device, Facts, Idle, Partner, Placement, Program, ProgramOptions, SequenceView,
-    placement,
+    BackendError, Device, Facts, Idle, InputSums, Partner, Placement, Program, ProgramOptions,
+    SequenceView, placement,
 };
-use trine_model::{Goal, Model, Plan, Width};
+use trine_model::{Ahead, Goal, Model, Op, Plan, Width, names};
 
 use crate::error::EngineError;
 use crate::events::{Event, Finish, SequenceId, Statistics};
@@ -106,6 +106,8 @@ pub struct Engine {
     drafting: Option<Box<Drafting>>,
     /// The device's partner, if it has one.
     sharing: Option<Sharing>,
+    /// Whether each text is one step, as its rows see those after them.
+    runs_whole: bool,
     /// Columns of the hidden states that steps can give for a drafter; 0 if there are none.
     state_columns: usize,
     /// The hidden states that were taken of a step last.
@@ -142,6 +144,22 @@ fn load(
 
 /// Sees the logits of a position, and says whether to go on.
 pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]) -> ControlFlow<()>;
+
+/// Returns the number of token ids that a Plan takes: the columns of its logits, or where it has
+/// none, the rows of its table.
+fn vocabulary_of(plan: &Plan) -> usize {
+    if plan.has_goal(Goal::Main) {
+        return plan.output(0).columns;
+    }
+    let table = plan.weights.iter().find(|weight| weight.name == names::TOKEN_EMBEDDING);
+    table.map_or(0, |table| table.rows)
+}
+
+/// Returns whether rows of a text see those after them, so that it is run in one step.
+fn runs_whole(plan: &Plan) -> bool {
+    let both_ways = |op: &Op| matches!(op, Op::Attend { ahead: Ahead::Window, .. });
+    plan.steps.iter().any(|step| both_ways(&step.op))
+}
 
 /// Returns the columns of the hidden states that texts are embedded with, if the Plan has a goal
 /// for them.
@@ -193,7 +211,7 @@ impl Engine {
         let Facts { plan, options, depth, mixed_rows, .. } = program.facts();
         let depth = *depth;
         let ProgramOptions { width, sequences: slots, context, .. } = *options;
-        let vocabulary = plan.output(0).columns;
+        let (vocabulary, runs_whole) = (vocabulary_of(plan), runs_whole(plan));
         let soft_columns = soft_columns(plan);
         let state_columns = if plan.has_goal(Goal::Draft) { plan.output(1).columns } else { 0 };
         let kv = KvBooks::new(KvShape::of(options, &plan.caches));
@@ -206,6 +224,7 @@ impl Engine {
             queue: QUEUE,
             queue_tokens: context.saturating_mul(QUEUE_CONTEXTS),
             dimensions: states_of(plan),
+            generates: plan.has_goal(Goal::Main),
             picture: soft_columns.map(|_| width.tokens),
         };
         let status = Status {
@@ -241,6 +260,7 @@ impl Engine {
             prefixes: None,
             drafting: None,
             sharing: None,
+            runs_whole,
             state_columns,
             states: Vec::new(),
             picture_wait: PictureWait::new(soft_columns.unwrap_or(0)),
@@ -332,6 +352,16 @@ impl Engine {
         Ok(self.program.profile(on))
     }
 
+    /// Starts to sum the squares of what matrices are multiplied with, or stops and returns the
+    /// sums ([`Program::observe`]). Waits for the steps in flight before.
+    ///
+    /// # Errors
+    /// Returns [`EngineError::Backend`] if the device failed.
+    pub fn observe(&mut self, on: bool) -> Result<Option<Vec<InputSums>>, EngineError> {
+        self.come_to_rest()?;
+        Ok(self.program.observe(on))
+    }
+
     /// Queues a request. The prompt is always the whole list of tokens: the part that a sequence in
     /// the cache shares is not run again, except for the last token. If the rings of local layers
     /// have lost positions that are needed to go on there, the part is recomputed (see
@@ -355,6 +385,9 @@ impl Engine {
             (sequence.job, self.limits.dimensions)
         {
             sequence.pool = Some(Pool::new(pooling, dimensions));
+        }
+        if self.runs_whole {
+            sequence.keep_whole();
         }
         self.queue.push(rank, sequence.prompt, sequence);
         Ok(id)

@@ -88,6 +88,12 @@ pub enum EngineError {
     /// An embedding was requested of an engine that was not made for them.
     #[error("the model is loaded only to generate text")]
     NoEmbeddings,
+    /// A text was requested of a model that makes vectors of texts only.
+    #[error(
+        "the model makes embeddings of texts and writes none: ask /v1/embeddings or /api/embed for \
+         them, and another model for texts"
+    )]
+    OnlyEmbeds,
     /// A request has pictures, and the engine's model no vision tower.
     #[error("the model is loaded without a vision tower and takes no images")]
     NoPictures,

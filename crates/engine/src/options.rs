@@ -11,6 +11,10 @@ const SEQUENCES_MAX: usize = 4096;
 /// Most rows in a step: as many workgroups as every Vulkan device runs side by side.
 const PREFILL_MAX: usize = (1 << 16) - 1;
 
+/// The longest text of a model whose rows see one another in both directions, in tokens, if nobody
+/// chooses: EmbeddingGemma's is 2,048.
+const WHOLE_MAX: usize = 8192;
+
 /// The sizes and formats of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
@@ -64,17 +68,24 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// Returns the Plan of a model with the outputs that these options ask for.
     pub fn plan(&self, model: &Model) -> Plan {
+        if model.config().family.only_embeds() {
+            return model.plan_for(Ends::STATES);
+        }
         let drafts = model.assistant().is_some();
         model.plan_for(Ends { logits: true, states: self.embeds, drafts })
     }
 
     /// Returns the demand on placement for a model, with steps that are wide enough for its
-    /// pictures if it has a vision tower.
+    /// pictures if it has a vision tower, and for whole texts if it [only
+    /// embeds](trine_model::Family::only_embeds).
     ///
     /// # Errors
     /// As [`EngineOptions::demand`].
     pub fn demand_of(&self, model: &Model) -> Result<Demand, EngineError> {
         let context = model.config().context;
+        if model.config().family.only_embeds() {
+            return self.whole(context).demand(context);
+        }
         let Some(tower) = model.tower() else { return self.demand(context) };
         let prefill = self.prefill.max(tower.config().soft_tokens());
         let demand = Self { prefill, ..*self }.demand(context)?;
@@ -82,6 +93,14 @@ impl EngineOptions {
             Demand::Within(bounds) => Demand::Within(Bounds { unit: prefill, ..bounds }),
             Demand::Exactly(_) => demand,
         })
+    }
+
+    /// Returns the options for a model whose rows see one another in both directions: a step has
+    /// room for the longest text, since a text is one step.
+    fn whole(self, model_context: usize) -> Self {
+        let context = self.context.unwrap_or(model_context.min(WHOLE_MAX));
+        let prefill = self.prefill.max(context.min(PREFILL_MAX));
+        Self { context: Some(context), prefill, further_rows: 0, ..self }
     }
 
     /// Returns the demand on placement for texts of a model of `model_context` positions.
@@ -163,6 +182,11 @@ mod tests {
             let message = options.demand(32768).unwrap_err().to_string();
             assert!(message.contains(name), "{message}");
         }
+        let whole = base.whole(2048);
+        assert_eq!((whole.context, whole.prefill, whole.further_rows), (Some(2048), 2048, 0));
+        let whole = EngineOptions { context: Some(100), further_rows: 9, ..base }.whole(2048);
+        assert_eq!((whole.context, whole.prefill, whole.further_rows), (Some(100), 512, 0));
+        assert_eq!(base.whole(1 << 20).context, Some(WHOLE_MAX));
         let huge = EngineOptions { context: Some(1 << 24), sequences: 4096, ..base };
         assert!(huge.demand(1 << 24).is_err());
     }

@@ -204,9 +204,10 @@ pub struct RequestLimits {
     pub queue: usize,
     /// The most prompt tokens in the queue.
     pub queue_tokens: usize,
-    /// The number of elements of an embedding, which is the model's hidden size. `None` if the
-    /// engine only generates.
+    /// The number of elements of an embedding. `None` if the engine only generates.
     pub dimensions: Option<usize>,
+    /// Whether it generates texts.
+    pub generates: bool,
     /// The most soft tokens without another token between them, of one picture or of several: a
     /// step runs them together. `None` if the engine takes no pictures.
     pub picture: Option<usize>,
@@ -219,12 +220,15 @@ impl RequestLimits {
     /// Returns [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`],
     /// [`EngineError::UnknownToken`], [`EngineError::BadSampling`], [`EngineError::BadOption`] for
     /// too many stop ids or alternatives, or for an embedding with tokens, log-probabilities or
-    /// pictures, [`EngineError::NoEmbeddings`], and the errors of
+    /// pictures, [`EngineError::NoEmbeddings`], [`EngineError::OnlyEmbeds`], and the errors of
     /// [`RequestLimits::check_pictures`].
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
         let is_embedding = request.job != ResultKind::Generate;
         if is_embedding && self.dimensions.is_none() {
             return Err(EngineError::NoEmbeddings);
+        }
+        if !is_embedding && !self.generates {
+            return Err(EngineError::OnlyEmbeds);
         }
         if request.pictures.is_empty() {
             self.check_prompt(&request.prompt)?;

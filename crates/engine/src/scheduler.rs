@@ -9,7 +9,8 @@
 //!
 //! The rows of a picture run in one step ([`Cuts`]). They may exceed a step's share of prompts. If
 //! the step has no room for them, they come first in the next one, before decoding sequences. If
-//! a step of several sequences may not have as many rows, the picture has a step for itself.
+//! a step of several sequences may not have as many rows, the picture has a step for itself. A text
+//! whose rows see one another in both directions is such a picture as a whole.
 
 use trine_model::{Goal, Width};
 
@@ -204,9 +205,14 @@ impl Scheduler {
             let most = if is_beside_text { prompt_rows.max(1) } else { usize::MAX };
             let Width { tokens: rows, outputs } = self.width;
             let mut budget = Budget { share: rows.min(most), rows, outputs };
-            // Only texts have pictures, so none is left out.
-            let left_out = self.pick_prompts(goal, &mut budget, cuts, picks);
-            debug_assert_eq!(left_out, None, "an image is for goal {goal:?}");
+            // Where rows see one another in both directions a text is one unit. One that is wider
+            // than rows of several sequences may be has a step for itself.
+            let mut prompts = self.queue.iter().copied();
+            let first = prompts.find(|&slot| self.goals[slot] == goal && self.can_run(slot, cuts));
+            match first.filter(|&slot| cuts.least(slot) > rows) {
+                Some(slot) => self.pick_unit(slot, cuts, picks),
+                None => drop(self.pick_prompts(goal, &mut budget, cuts, picks)),
+            }
         }
         self.launch(goal, picks);
         goal

@@ -359,7 +359,7 @@ impl From<EngineError> for ApiError {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::QueueFull, message)
             }
             EngineError::Draining => Self::draining(),
-            EngineError::NoEmbeddings => {
+            EngineError::NoEmbeddings | EngineError::OnlyEmbeds => {
                 Self::new(StatusCode::NOT_IMPLEMENTED, Code::NotSupported, message)
             }
             EngineError::NonFiniteLogits { .. } => {

@@ -14,7 +14,7 @@ use trine_server::{
     Description, Files, Found, Library, Limits, Listed, LoadError, LoadedModel, Loader,
     ModelSummary, Pictures,
 };
-use trine_text::ChatTemplate;
+use trine_text::{ChatTemplate, TaskPrompts};
 
 use crate::draft::{DraftFacts, Drafting};
 use crate::failure::{lacks_memory, message};
@@ -170,6 +170,7 @@ impl Models {
             served: session.engine.context(),
             ..described(&session.model)
         };
+        let (pooling, tasks) = self.embedding_of(&session.model)?;
         let service = Service::start(session.engine).context("the system gives no thread")?;
         Ok(LoadedModel {
             sampling: SamplingParams {
@@ -179,7 +180,8 @@ impl Models {
             grammars: trine_server::grammar_cache(&text.tokenizer),
             tokenizer: text.tokenizer,
             template: text.template,
-            pooling: self.pooling,
+            pooling,
+            tasks,
             pictures: session
                 .vision
                 .map(|vision| Pictures { preparation: vision.preparation, tower: vision.tower }),
@@ -188,6 +190,21 @@ impl Models {
             bytes,
             is_short,
         })
+    }
+
+    /// Returns how texts are pooled, and the prompts by task of a model that only embeds. Its
+    /// vectors are made as it was trained.
+    fn embedding_of(&self, model: &Model) -> Result<(Pooling, Option<TaskPrompts>)> {
+        if !model.config().family.only_embeds() {
+            return Ok((self.pooling, None));
+        }
+        if self.pooling != Pooling::Mean {
+            self.library.note(format!(
+                "--pooling {} is left out: the model is trained for means",
+                self.pooling.name()
+            ));
+        }
+        Ok((Pooling::Mean, Some(TaskPrompts::from_checkpoint(model.checkpoint())?)))
     }
 }
 
@@ -275,6 +292,7 @@ fn described(model: &Model) -> Description {
         context: model.config().context,
         hidden: model.config().hidden,
         sees: model.tower().is_some(),
+        only_embeds: model.config().family.only_embeds(),
         ..Description::default()
     }
 }

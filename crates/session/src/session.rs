@@ -192,8 +192,14 @@ impl Session {
             || source.open(settings.quantize),
             || settings.device.open(library, threads, gpu_layers, gpu),
         );
-        let opened = opened?;
-        let seeing = settings.vision.attach(library, source, model?)?;
+        let (model, opened) = (model?, opened?);
+        if model.config().family.only_embeds() && !sizes.embeds {
+            bail!(
+                "{name} makes embeddings of texts and writes none: `trine serve {name}` serves \
+                 them at /v1/embeddings and /api/embed"
+            );
+        }
+        let seeing = settings.vision.attach(library, source, model)?;
         let mut attached = drafting.attach(library, source, seeing)?;
         attached.check_layers(library, gpu_layers)?;
         let plain = attached.model(None);

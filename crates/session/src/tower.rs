@@ -26,6 +26,7 @@ pub fn why_never(family: Family, hidden: usize) -> Option<&'static str> {
             Some("no vision tower was made for models of its size")
         }
         Family::Gemma3n(_) => Some("the vision towers of Gemma 3n are not run"),
+        Family::Embedding(_) => Some("EmbeddingGemma reads texts only"),
         Family::Gemma3 | Family::Gemma4(_) => None,
     }
 }

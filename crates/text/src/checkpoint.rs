@@ -82,6 +82,7 @@ impl GgufVocabulary {
             }
         }
         let truth = |name: &str| metadata.optional_bool(&key(name)).map_err(weights);
+        let adds_end = truth("add_eos_token")?.unwrap_or(false);
         Ok(Self {
             model: metadata
                 .optional_str(&key("model"))
@@ -101,6 +102,7 @@ impl GgufVocabulary {
             padding: id("padding_token_id")?,
             suppressed: ids("suppress_tokens")?,
             add_bos: truth("add_bos_token")?.unwrap_or(true),
+            end: id("eos_token_id")?.filter(|_| adds_end),
             add_space_prefix: truth("add_space_prefix")?.unwrap_or(false),
         })
     }
@@ -239,7 +241,7 @@ fn gemma4_variant(metadata: &Metadata) -> Option<bool> {
 
 /// Reads a file's content. Returns `None` if there is no such file, and an error if it is longer
 /// than `limit`.
-fn read_bounded(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, TextError> {
+pub(crate) fn read_bounded(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, TextError> {
     let failed = |problem: &dyn std::fmt::Display| {
         TextError::Checkpoint(format!("{}: {problem}", path.display()))
     };

@@ -38,6 +38,9 @@ pub struct GgufVocabulary {
     pub suppressed: Vec<u32>,
     /// `tokenizer.ggml.add_bos_token`. Vocabularies of Gemma 4 add it whatever this says.
     pub add_bos: bool,
+    /// `tokenizer.ggml.eos_token_id` if `tokenizer.ggml.add_eos_token` is true: the token that ends
+    /// a text of which a vector is made.
+    pub end: Option<u32>,
     /// `tokenizer.ggml.add_space_prefix`; false for every Gemma.
     pub add_space_prefix: bool,
 }
@@ -56,6 +59,7 @@ impl Default for GgufVocabulary {
             padding: None,
             suppressed: Vec::new(),
             add_bos: true,
+            end: None,
             add_space_prefix: false,
         }
     }
@@ -110,6 +114,7 @@ impl Tokenizer {
             unknown,
             bos,
             add_bos: vocabulary.add_bos,
+            end: vocabulary.end,
             eos: vocabulary.eos,
             suppressed: vocabulary.suppressed,
             entries,

@@ -159,7 +159,7 @@ impl Tokenizer {
     }
 
     /// Applies a `tokenizer_config.json`: the beginning-of-sequence token, an end-of-sequence
-    /// token, and whether the former is added.
+    /// token, and whether they are added.
     ///
     /// # Errors
     /// Returns [`TextError::InvalidTokenizer`] if it is not such a JSON object or names a token
@@ -180,6 +180,7 @@ impl Tokenizer {
         let eos = named(config.eos_token, "eos_token")?;
         self.bos = bos.or(self.bos);
         self.add_bos = config.add_bos_token.unwrap_or(self.add_bos) || self.is_gemma4;
+        self.end = eos.filter(|_| config.add_eos_token == Some(true));
         self.add_eos_ids(eos.as_slice());
         Ok(())
     }
@@ -195,6 +196,8 @@ struct RawConfig {
     eos_token: Option<RawName>,
     #[serde(default)]
     add_bos_token: Option<bool>,
+    #[serde(default)]
+    add_eos_token: Option<bool>,
     #[serde(default)]
     chat_template: Option<RawTemplates>,
 }
@@ -290,6 +293,7 @@ fn vocabulary(raw: RawTokenizer) -> Result<Vocabulary, TextError> {
         unknown,
         bos,
         add_bos: true,
+        end: None,
         eos: Vec::new(),
         suppressed: Vec::new(),
         entries,

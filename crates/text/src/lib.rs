@@ -41,6 +41,7 @@ mod reply;
 mod splitter;
 mod stop;
 mod stream;
+mod tasks;
 mod template;
 mod tokenizer;
 mod tools;
@@ -62,6 +63,7 @@ pub use reply::{ReplyDecoder, ReplyOptions};
 pub use splitter::{ReplySplitter, ReplyStep};
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
+pub use tasks::TaskPrompts;
 pub use template::{
     CalendarTime, ChatTemplate, Content, MAX_PROMPT_BYTES, MAX_TEMPLATE_BYTES, Message, Part,
     RenderOptions,

@@ -58,6 +58,7 @@ pub struct Tokenizer {
     pub(crate) unknown: Option<u32>,
     pub(crate) bos: Option<u32>,
     pub(crate) add_bos: bool,
+    pub(crate) end: Option<u32>,
     pub(crate) eos: Vec<u32>,
     /// The most bytes of a text that one token stands for; `None` if there is no bound.
     pub(crate) longest: Option<usize>,
@@ -183,6 +184,12 @@ impl Tokenizer {
     /// Returns the number of ids, which is the largest one plus 1. Some may have no token.
     pub fn vocabulary_size(&self) -> usize {
         self.table.len()
+    }
+
+    /// Returns the token that ends a text of which a vector is made, if the model's files say that
+    /// one does. Prompts that are to be continued never have it.
+    pub fn end_of_text(&self) -> Option<u32> {
+        self.end
     }
 
     /// Returns the beginning-of-sequence token.

@@ -56,6 +56,8 @@ pub(crate) struct Vocabulary {
     pub(crate) unknown: Option<u32>,
     pub(crate) bos: Option<u32>,
     pub(crate) add_bos: bool,
+    /// The token that ends a text of which a vector is made.
+    pub(crate) end: Option<u32>,
     pub(crate) eos: Vec<u32>,
     /// Ids that the model must never generate.
     pub(crate) suppressed: Vec<u32>,
@@ -156,6 +158,7 @@ impl Vocabulary {
             unknown: self.unknown,
             bos: self.bos,
             add_bos: self.add_bos,
+            end: self.end,
             eos,
             longest,
             is_gemma4,

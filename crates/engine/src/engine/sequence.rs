@@ -15,7 +15,7 @@ use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
 use crate::drafts::kinds::{Acceptances, DraftOrigin};
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
-use crate::pictures::{PictureError, PictureSpans};
+use crate::pictures::{PictureError, PictureSpan, PictureSpans};
 use crate::pooling::Pool;
 use crate::request::{Constraint, PromptPicture, Request, RequestLimits, ResultKind, Waker};
 use crate::rows::StepLogits;
@@ -60,6 +60,8 @@ pub(super) struct Sequence {
     /// `None` until that is known.
     pub(super) wanted_from: Option<usize>,
     pub(super) job: ResultKind,
+    /// Whether all rows of its prompt see one another.
+    is_whole: bool,
     /// Pools its hidden states if its embedding is wanted.
     pub(super) pool: Option<Pool>,
     max_tokens: usize,
@@ -134,6 +136,7 @@ impl Sequence {
             pictures: request.pictures,
             wanted_from: None,
             job: request.job,
+            is_whole: false,
             pool: None,
             max_tokens,
             min_tokens: request.min_tokens,
@@ -164,10 +167,18 @@ impl Sequence {
         sequence
     }
 
+    /// Makes its prompt one unit, as a picture is: its rows see one another, so they run in one
+    /// step, and none is of use without the others.
+    pub(super) fn keep_whole(&mut self) {
+        let whole = PictureSpan { at: 0, end: self.prompt, name: [0; 32] };
+        self.spans = PictureSpans::new(std::iter::once(whole));
+        self.is_whole = true;
+    }
+
     /// Returns how many leading positions the cache may give, by what it has to report: later rows
     /// have something to report. The lease has limits of its own.
     pub(super) fn most_reused(&self) -> usize {
-        if self.pool.as_ref().is_some_and(Pool::needs_all) {
+        if self.is_whole || self.pool.as_ref().is_some_and(Pool::needs_all) {
             0
         } else if self.wants_prompt_logprobs() {
             // A row gives the log-probability of the token after it.

@@ -274,6 +274,37 @@ fn a_wide_picture_does_not_wait_until_other_prompts_end() {
     }
 }
 
+/// Texts of which each is one unit, and of which the first is wider than rows of several may be.
+#[test]
+fn whole_texts_share_steps_or_have_one_for_themselves() {
+    struct WholeTexts([usize; 4]);
+    impl Cuts for WholeTexts {
+        fn most(&self, slot: usize, rows: usize) -> usize {
+            if rows < self.0[slot] { 0 } else { self.0[slot] }
+        }
+
+        fn least(&self, slot: usize) -> usize {
+            self.0[slot]
+        }
+    }
+    let mut scheduler = Scheduler::new(4, Width { tokens: 4, outputs: 2 }).with_units(8);
+    let rows = [7, 3, 2, 1];
+    for (slot, rows) in rows.into_iter().enumerate() {
+        scheduler.admit(slot, rows, Wanted::Nothing, Goal::States, usize::MAX);
+    }
+    let mut picks = Vec::new();
+    let whole = |slot: usize| prompt(slot, rows[slot], false);
+    for expected in [vec![whole(0)], vec![whole(1), whole(3)], vec![whole(2)]] {
+        let goal = scheduler.next_step(usize::MAX, usize::MAX, &WholeTexts(rows), &mut picks);
+        assert_eq!((goal, &picks), (Goal::States, &expected));
+        for pick in &picks {
+            scheduler.land(pick);
+            scheduler.remove(pick.slot);
+        }
+    }
+    assert!(scheduler.is_idle());
+}
+
 /// Texts that run and prompts to be embedded: each step is for one of the two, in turn.
 #[test]
 fn goals_take_turns() {

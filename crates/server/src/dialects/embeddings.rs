@@ -7,6 +7,7 @@
 
 pub(crate) mod ollama;
 pub(crate) mod openai;
+pub(crate) mod rerank;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,7 +24,7 @@ use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 use trine_engine::{EngineError, Finish, Generation, Request, Update};
 
-use crate::error::{ApiError, failure};
+use crate::error::{ApiError, failure, shown};
 use crate::models::{Lease, LoadedModel};
 use crate::reply::warnings::note;
 use crate::reply::written::json_of;
@@ -71,6 +72,8 @@ struct Inputs {
     cuts: bool,
     /// Number of elements that a vector is to have, if the request says so.
     dimensions: Option<usize>,
+    /// The task of the vectors, with the field that names it.
+    task: Option<(&'static str, String)>,
 }
 
 impl Inputs {
@@ -82,9 +85,11 @@ impl Inputs {
     /// all the memory for answers, and 400 naming a field that it cannot serve.
     fn encode(self, app: &App, lease: &Lease) -> Result<EncodedInputs, ApiError> {
         let dimensions = dimensions(lease)?;
+        let is_trained = lease.tasks.is_some();
         if !self.cuts {
-            check_dimensions(self.dimensions, dimensions)?;
+            check_dimensions(self.dimensions, dimensions, is_trained)?;
         }
+        let before = self.before(lease)?.to_owned();
         let bytes = self.prompts.len() * dimensions * size_of::<f32>();
         let remedy = "send fewer texts in a request";
         let room = app.answers.take(bytes, remedy).map_err(|error| error.of_field(self.param))?;
@@ -99,27 +104,65 @@ impl Inputs {
         let mut tokens = 0;
         let mut encoded = Vec::with_capacity(self.prompts.len());
         for prompt in &self.prompts {
-            let ids = self.ids(prompt, lease).map_err(of_field)?;
+            let ids = self.ids(prompt, &before, lease).map_err(of_field)?;
             tokens += ids.len();
             self.check_together(tokens)?;
             encoded.push(ids);
         }
         Ok(EncodedInputs {
             prompts: encoded,
-            dimensions: self.dimensions.filter(|_| self.cuts),
+            dimensions: self.dimensions.filter(|_| self.cuts || is_trained),
             room,
         })
     }
 
-    fn ids(&self, prompt: &Prompt, lease: &Lease) -> Result<Vec<u32>, ApiError> {
-        let mut ids = prompt.ids(lease, self.adds_bos)?;
+    /// Returns the words that the model wants before texts for the task.
+    ///
+    /// # Errors
+    /// 400 naming the field of a task that the model does not have, or that has token ids.
+    fn before<'a>(&self, lease: &'a Lease) -> Result<&'a str, ApiError> {
+        let Some((param, name)) = &self.task else { return Ok("") };
+        let Some(tasks) = &lease.tasks else {
+            let remedy = "leave it out: the model is not trained to embed and has no tasks";
+            return Err(ApiError::unsupported(*param, remedy));
+        };
+        if !self.prompts.iter().all(|prompt| matches!(prompt, Prompt::Text(_))) {
+            let message = format!("{param} is for texts; leave it out, or send no token ids");
+            return Err(ApiError::field(*param, message));
+        }
+        // As Cohere and NVIDIA call the two.
+        let same = match &**name {
+            "search_query" => "query",
+            "passage" | "search_document" => "document",
+            other => other,
+        };
+        tasks.get(same).ok_or_else(|| {
+            let known = tasks.names().collect::<Vec<_>>().join(", ");
+            let found = shown(name);
+            ApiError::field(*param, format!("the model has no task {found}; use one of {known}"))
+        })
+    }
+
+    /// Returns the token ids of a text with the words `before` it. A text ends as the model's files
+    /// say; lists that begin with a token id are taken as they are.
+    fn ids(&self, prompt: &Prompt, before: &str, lease: &Lease) -> Result<Vec<u32>, ApiError> {
+        let mut ids = match prompt {
+            Prompt::Text(text) if !before.is_empty() => {
+                Prompt::Text(format!("{before}{text}")).ids(lease, self.adds_bos)?
+            }
+            prompt => prompt.ids(lease, self.adds_bos)?,
+        };
+        let is_text = self.adds_bos && !matches!(prompt, Prompt::Ids(_));
+        let end = lease.tokenizer.end_of_text();
+        let end = end.filter(|end| is_text && ids.last() != Some(end));
         let context = lease.limits().context;
-        if self.cuts && ids.len() > context {
+        if self.cuts && ids.len() + usize::from(end.is_some()) > context {
             note(format!(
                 "the end of a text was left out: it is longer than the context of {context} tokens"
             ));
-            ids.truncate(context);
+            ids.truncate(context - usize::from(end.is_some()));
         }
+        ids.extend(end);
         lease.check_prompt(&ids)?;
         Ok(ids)
     }
@@ -160,21 +203,22 @@ fn shortened(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
 
 rows! {
     DIMENSIONS {
-        /// Only the model's own number: vectors are not cut.
+        /// Elements of a vector: fewer than the model's own only if it is trained for that.
         DIMENSION: usize = "dimensions", in 1..=u32::MAX as usize;
     }
 }
 
-/// Refuses a number of dimensions other than the model's: Gemma 3 is not trained so that the
-/// beginning of a vector is a vector too.
+/// Refuses a number of dimensions other than the model's, unless it is trained so that the
+/// beginning of a vector is a vector too, as Gemma 3 is not.
 ///
 /// # Errors
 /// 400 naming the field.
-fn check_dimensions(asked: Option<usize>, own: usize) -> Result<(), ApiError> {
-    if asked.is_none_or(|asked| asked == own) {
+fn check_dimensions(asked: Option<usize>, own: usize, is_trained: bool) -> Result<(), ApiError> {
+    if asked.is_none_or(|asked| asked == own || is_trained && asked < own) {
         return Ok(());
     }
-    let remedy = format!("leave it out, or use this model's {own}");
+    let most = if is_trained { "at most " } else { "" };
+    let remedy = format!("leave it out, or use {most}this model's {own}");
     Err(ApiError::unsupported("dimensions", &remedy))
 }
 

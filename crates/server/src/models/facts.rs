@@ -77,7 +77,7 @@ impl Facts {
         let capabilities = summary.as_ref().map(|summary| {
             let template = summary.template.as_deref();
             let template = template.and_then(|source| ChatTemplate::new(source).ok());
-            capabilities(template.as_ref(), summary.description.sees)
+            capabilities(template.as_ref(), &summary.description)
         });
         Self {
             stamp,
@@ -89,12 +89,18 @@ impl Facts {
 }
 
 /// Returns what a model can do, in Ollama's words.
-pub(crate) fn capabilities(template: Option<&ChatTemplate>, sees: bool) -> Vec<&'static str> {
+pub(crate) fn capabilities(
+    template: Option<&ChatTemplate>,
+    description: &Description,
+) -> Vec<&'static str> {
+    if description.only_embeds {
+        return vec!["embedding"];
+    }
     let mut capabilities = vec!["completion", "tools"];
     if template.is_some_and(ChatTemplate::thinks) {
         capabilities.push("thinking");
     }
-    if sees {
+    if description.sees {
         capabilities.push("vision");
     }
     capabilities

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use trine_engine::{Pooling, SamplingParams, Service, Tower};
 use trine_pictures::Preparation;
-use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
+use trine_text::{ChatTemplate, GrammarCache, TaskPrompts, Tokenizer};
 
 use super::catalog::Catalog;
 use super::preset::{Preset, Recipe};
@@ -150,6 +150,9 @@ pub struct LoadedModel {
     pub grammars: GrammarCache,
     /// How it embeds texts.
     pub pooling: Pooling,
+    /// The words before texts that it embeds, by task, if it is trained to embed: beginnings of its
+    /// vectors are vectors too.
+    pub tasks: Option<TaskPrompts>,
     /// What it does with pictures; `None` if it takes none.
     pub pictures: Option<Pictures>,
     /// The engine that runs it.
@@ -213,6 +216,8 @@ pub struct Description {
     pub gpu_bytes: u64,
     /// Whether it has a vision tower.
     pub sees: bool,
+    /// Whether it makes embeddings and writes no texts.
+    pub only_embeds: bool,
 }
 
 /// The facts about a model that are known without loading it.

@@ -54,6 +54,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ]
     };
     let mut routes: Vec<Route> = openai("/v1").into_iter().chain(openai("")).collect();
+    let ranking = ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"];
+    routes.extend(ranking.map(|path| route(POST, path, embeddings::rerank::handle)));
     routes.extend([
         route(POST, "/v1/messages", anthropic::handle),
         route(POST, "/v1/messages/count_tokens", anthropic::count_tokens),

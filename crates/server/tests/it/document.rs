@@ -144,6 +144,9 @@ fn request(path: &str) -> Value {
         }
         "/responses/input_tokens" => json!({"input": "Hi"}),
         "/completion" => json!({"prompt": "Hi", "n_predict": 4}),
+        "/rerank" | "/reranking" => {
+            json!({"model": "tasks", "query": "Hi", "documents": ["Hi", "Ho"]})
+        }
         "/embeddings" | "/api/embed" => json!({"model": "embedder", "input": "Hi"}),
         "/api/embeddings" => json!({"model": "embedder", "prompt": "Hi"}),
         "/api/chat" => json!({"messages": messages, "options": {"num_predict": 4}}),

@@ -23,7 +23,7 @@ use trine_server::{
     LoadedModel, Loader, ModelSummary, Offer, OfferState, Pictures, Preset, PullProgress, Recipe,
     Refusal, Server, ServerOptions, grammar_cache,
 };
-use trine_text::{ChatTemplate, GgufVocabulary, Specials, Tokenizer};
+use trine_text::{ChatTemplate, GgufVocabulary, Specials, TaskPrompts, Tokenizer};
 use trine_weights::{Checkpoint, Metadata};
 
 use crate::client;
@@ -54,6 +54,8 @@ pub(crate) const QUEUE: usize = 40;
 pub(crate) const SEQUENCES: usize = 4;
 /// Positions of a model that is not loaded, as its file has it.
 pub(crate) const OUTLINED: usize = 4096;
+/// A model as `embedder`, trained to embed.
+pub(crate) const TASKS: &str = "tasks";
 /// Numbers in the embeddings of `embedder`.
 pub(crate) const DIMENSIONS: usize = 256;
 
@@ -157,7 +159,7 @@ impl RunsTower for Eye {
 impl Scripted {
     pub(crate) fn new(controls: Arc<Controls>) -> Self {
         let texts = ["main", "other", "third", "broken", "defect", "demo", "narrow"];
-        let names = texts.into_iter().chain(["demo-embedder", "embedder", "long"]);
+        let names = texts.into_iter().chain(["demo-embedder", "embedder", TASKS, "long"]);
         let names = names.map(|name| (name.to_owned(), Found::plain(name)));
         Self {
             controls,
@@ -274,7 +276,7 @@ impl Loader for Scripted {
             "demo" => demo_engine(),
             "narrow" => scripted(vocabulary - 32, vec![5]),
             "demo-embedder" => demo_embedder(),
-            "embedder" => {
+            "embedder" | TASKS => {
                 let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
                 Engine::from_program(Box::new(program.with_states(DIMENSIONS)))
             }
@@ -283,6 +285,7 @@ impl Loader for Scripted {
         engine.set_queue(QUEUE, 1 << 20);
         *self.tokenizer.lock().unwrap() = Some(Arc::clone(&tokenizer));
         let mut loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
+        loaded.tasks = (name == TASKS).then(TaskPrompts::default);
         loaded.is_short = take(&self.short);
         *self.service.lock().unwrap() = Some(loaded.service.clone());
         Ok(loaded)

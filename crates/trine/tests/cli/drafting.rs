@@ -116,7 +116,7 @@ fn streamed(body: &str) -> Value {
 }
 
 /// Removes the lengths of chunks.
-fn unchunked(body: &str) -> String {
+pub(crate) fn unchunked(body: &str) -> String {
     let mut rest = body;
     let mut whole = String::new();
     while let Some((length, after)) = rest.split_once("\r\n") {

@@ -9,6 +9,7 @@ mod chatting;
 mod command_line;
 mod common;
 mod drafting;
+mod embedding;
 mod explaining;
 mod headers;
 mod hostile_names;

@@ -22,11 +22,9 @@ use crate::request::unsupported::PICTURES;
 use crate::service::app::App;
 
 /// Fields of other servers that would change the vector.
-const UNSUPPORTED: [Unsupported; 5] = [
+const UNSUPPORTED: [Unsupported; 3] = [
     ("messages", Harmless::Absent, "leave it out"),
     ("truncate_prompt_tokens", Harmless::Absent, "leave it out"),
-    ("input_type", Harmless::Absent, "leave it out"),
-    ("prompt_name", Harmless::Absent, "leave it out"),
     ("instruction", Harmless::Absent, "leave it out"),
 ];
 
@@ -35,6 +33,7 @@ pub(crate) const EMBEDDING: FieldTable = &[
     INPUT,
     MODEL,
     DIMENSIONS,
+    TASK,
     FORM,
     PRIORITIES,
     MEANT,
@@ -55,6 +54,13 @@ rows! {
         ENDIANNESS: str = "endianness", as choice(["native", "little"]);
         /// Whether texts begin with `<bos>`.
         ADDS_BOS: bool = "add_special_tokens", or true;
+    }
+    /// What the vectors are for. Of models that are trained to embed.
+    TASK {
+        /// Name of a task, as sentence-transformers has it: `query`, `document`, `STS`, ...
+        PROMPT_NAME: str = "prompt_name";
+        /// The same; `passage`, `search_query` and `search_document` are known too.
+        INPUT_TYPE: str = "input_type";
     }
     /// Fields that ask at one value for what is done anyway, and are refused at others.
     MEANT {
@@ -134,8 +140,12 @@ fn read(fields: Fields<'_>) -> Result<EmbeddingRequest, ApiError> {
     let priority = fields.read_or(&PRIORITY)? as i32;
     let adds_bos = fields.read_or(&ADDS_BOS)?;
     let prompts = read_prompts(fields, &INPUTS, TEXTS_MAX)?;
+    let mut task = None;
+    for row in [&INPUT_TYPE, &PROMPT_NAME] {
+        task = fields.read(row)?.map(|name| (row.name, name.to_owned())).or(task);
+    }
     Ok(EmbeddingRequest {
-        inputs: Inputs { param: "input", prompts, adds_bos, cuts: false, dimensions },
+        inputs: Inputs { param: "input", prompts, adds_bos, cuts: false, dimensions, task },
         encoding,
         priority,
     })

@@ -80,7 +80,7 @@ pub(crate) async fn show(
         "system": named.preset.system.clone().unwrap_or_default(),
         "details": details(description, parent, context),
         "model_info": info,
-        "capabilities": capabilities(template.as_ref(), description.sees),
+        "capabilities": capabilities(template.as_ref(), description),
         "modified_at": rfc3339(entry.modified.unwrap_or(app.started)),
     })))
 }

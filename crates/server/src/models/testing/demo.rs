@@ -30,6 +30,7 @@ pub(crate) fn loaded(engine: Engine, tokenizer: Arc<Tokenizer>, bytes: u64) -> L
         template: Some(ChatTemplate::gemma()),
         sampling: SamplingParams::greedy(),
         pooling: Pooling::Mean,
+        tasks: None,
         pictures: None,
         service: Service::start(engine).expect("there are threads"),
         description: Description { family: "gemma3".to_owned(), ..Description::default() },

@@ -21,6 +21,7 @@ pub(super) fn schemas() -> Vec<Field> {
         ("PromptLogprobs", prompt_logprobs()),
         ("Usage", usage()),
         ("Embeddings", embeddings()),
+        ("Ranking", ranking()),
         ("Response", response()),
         ("ResponseItem", response_item()),
         ("ResponseUsage", response_usage()),
@@ -194,6 +195,17 @@ fn embeddings() -> Value {
     let usage = object([("prompt_tokens", count()), ("total_tokens", count())], []);
     let fields =
         [("object", constant("list")), ("model", text()), ("usage", usage), ("data", list(item))];
+    object(fields, [])
+}
+
+fn ranking() -> Value {
+    let usage = object([("prompt_tokens", count()), ("total_tokens", count())], []);
+    let score = about(number(), "The cosine of the two vectors.");
+    let document = object([("text", text())], []);
+    let result = object([("index", count()), ("relevance_score", score)], [("document", document)]);
+    let results = about(list(result), "The most similar first.");
+    let fields =
+        [("object", constant("list")), ("model", text()), ("usage", usage), ("results", results)];
     object(fields, [])
 }
 

@@ -226,6 +226,13 @@ fn models() -> Vec<Operation> {
             "Embeds texts.",
         )
         .generates(),
+        post(
+            "OpenAI",
+            &["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"],
+            ("RerankRequest", "Ranking"),
+            "Sorts documents by the similarity of their embeddings to that of a query.",
+        )
+        .generates(),
         get(
             "OpenAI",
             &["/v1/models", "/models"],

@@ -21,6 +21,7 @@ pub(super) fn schemas() -> Vec<Field> {
         ("ResponseCountRequest", body(responses::COUNT)),
         ("LlamaTextRequest", body(llama::COMPLETION)),
         ("EmbeddingRequest", body(embeddings::openai::EMBEDDING)),
+        ("RerankRequest", body(embeddings::rerank::RERANK)),
         ("MessageRequest", body(anthropic::MESSAGE)),
         ("MessageCountRequest", message_count()),
         ("OllamaChatRequest", body(ollama::CHAT)),
