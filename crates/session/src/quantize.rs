@@ -1,6 +1,10 @@
 //! What a quantised copy is made of: a model, or a draft that reads the caches of one.
 
+mod budget;
+mod importance;
 mod metadata;
+mod observed;
+mod recipe;
 
 use std::path::Path;
 
@@ -9,12 +13,16 @@ use trine_model::{
     Assistant, AssistantConfig, Config, Family, Model, PerLayerConfig, Values, Weight,
 };
 use trine_weights::gguf::GgufMetadata as Entries;
-use trine_weights::{Checkpoint, DType, Tensor};
+use trine_weights::{Checkpoint, Tensor};
 
 use crate::finding::model_source::Source;
 use crate::library::ModelLibrary;
 
+pub use budget::fit;
+pub use importance::Importance;
 pub use metadata::numbers;
+pub use observed::Observed;
+pub use recipe::{Mixture, Recipe};
 
 /// The files that a copy is made of.
 pub enum Subject {
@@ -77,6 +85,14 @@ impl Subject {
         }
     }
 
+    /// Returns the number of experts whose matrices a weight's tensor has; 1 for others.
+    pub fn experts(&self, weight: &Weight) -> usize {
+        match self.tensor(weight).shape() {
+            [experts, _, _] => (*experts).max(1),
+            _ => 1,
+        }
+    }
+
     /// Returns a norm's factors.
     ///
     /// # Errors
@@ -99,20 +115,15 @@ impl Subject {
         }
     }
 
-    /// Returns the metadata for a copy whose tensors get the formats `dtypes`, mostly `asked`.
+    /// Returns the metadata for a copy of llama.cpp's type of files `file_type`.
     ///
     /// # Errors
     /// Returns an error if the tokenizer cannot be read, or a GGUF file cannot say what the model
     /// is.
-    pub fn metadata(
-        &self,
-        library: &ModelLibrary,
-        dtypes: &[DType],
-        asked: DType,
-    ) -> Result<Entries> {
+    pub fn metadata(&self, library: &ModelLibrary, file_type: Option<u32>) -> Result<Entries> {
         match self {
-            Self::Model(model) => metadata::for_file(library, model, dtypes, asked),
-            Self::Draft(draft, _) => metadata::for_draft(draft, dtypes, asked),
+            Self::Model(model) => metadata::for_file(library, model, file_type),
+            Self::Draft(draft, _) => metadata::for_draft(draft, file_type),
         }
     }
 
@@ -186,7 +197,7 @@ fn are_same(new: &Config, old: &Config) -> bool {
 fn own_numbers(config: &Config) -> Family {
     let mut family = config.family;
     let inputs = match &mut family {
-        Family::Gemma3 => None,
+        Family::Gemma3 | Family::Embedding(_) => None,
         Family::Gemma3n(own) => Some(&mut own.inputs),
         Family::Gemma4(own) => {
             own.sees_ahead = false;

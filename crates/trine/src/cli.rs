@@ -44,10 +44,11 @@ pub(crate) use serve::ServeArgs;
 pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
 pub(crate) use top::TopArgs;
 use trine_session::draft::DraftChoice;
+use trine_session::quantize::Recipe;
 pub(crate) use values::{FITTING_LAYERS, NO_LIMIT, Seed};
 use values::{
-    parse_batch, parse_context, parse_count, parse_drafts, parse_gap, parse_kv, parse_positive,
-    parse_probability, parse_rate, parse_target, whole,
+    parse_batch, parse_bytes, parse_context, parse_count, parse_drafts, parse_format, parse_gap,
+    parse_kv, parse_positive, parse_probability, parse_rate, parse_recipe, parse_target, whole,
 };
 
 /// Shown at the end of every command's long help.
@@ -337,6 +338,15 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub(crate) max_tokens: Option<usize>,
 
+    /// Write an importance matrix for `trine quantize --imatrix`: the mean squares of what each
+    /// matrix is multiplied with, as llama-imatrix writes them
+    #[arg(long, value_name = "OUT")]
+    pub(crate) imatrix: Option<PathBuf>,
+
+    /// Replace OUT if it exists
+    #[arg(long, requires = "imatrix")]
+    pub(crate) force: bool,
+
     /// Print the results as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -435,9 +445,9 @@ pub(crate) struct PlanArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Only F32, F16 and BF16 matrices are converted; tensors that are quantised \
-    already are copied as they are, norms are stored as F32. A matrix whose rows are not a whole \
-    number of blocks takes another type; the report names it. The file holds everything needed to \
-    run: tokenizer, chat template, defaults."
+    already are copied as they are unless --requantize is given, norms are stored as F32. A matrix \
+    whose rows are not a whole number of blocks takes another type; the report names it. The file \
+    holds everything needed to run: tokenizer, chat template, defaults."
 )]
 pub(crate) struct QuantizeArgs {
     /// The model to convert
@@ -448,13 +458,30 @@ pub(crate) struct QuantizeArgs {
     #[arg(value_name = "OUT")]
     pub(crate) output: PathBuf,
 
-    /// How matrices are stored: Q8_0, Q4_0, Q4_K, Q6_K
-    #[arg(long = "type", value_name = "TYPE", value_parser = parse_target)]
-    pub(crate) dtype: DType,
+    /// How matrices are stored: Q4_K_M, Q8_0, ... as llama-quantize has them, or one format for all
+    /// (Q5_K, Q4_K, Q3_K, MXFP4)
+    #[arg(
+        long = "type", value_name = "TYPE", value_parser = parse_recipe,
+        required_unless_present = "fit", conflicts_with = "fit"
+    )]
+    pub(crate) recipe: Option<Recipe>,
 
-    /// Another type for the embedding table (and so the output matrix, where they are one)
-    #[arg(long, value_name = "TYPE", value_parser = parse_target)]
+    /// Instead of a type, the most bytes of the file, such as 12G: each matrix gets the format that
+    /// its measured loss suggests
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) fit: Option<u64>,
+
+    /// Another format for the embedding table (and so the output matrix, where they are one)
+    #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
     pub(crate) embedding: Option<DType>,
+
+    /// An importance matrix: how much the columns of each matrix matter (of `eval --imatrix`)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) imatrix: Option<PathBuf>,
+
+    /// Convert matrices that are quantised already, which adds to their loss
+    #[arg(long)]
+    pub(crate) requantize: bool,
 
     /// Replace OUT if it exists
     #[arg(long)]

@@ -109,6 +109,18 @@ pub(crate) fn check(path: &Path, source: &Source) -> Result<()> {
     Ok(())
 }
 
+/// Does the same as [`check`], and refuses the name of a file that is there without `force`.
+///
+/// # Errors
+/// Returns an error if the name is one of these.
+pub(crate) fn check_new(path: &Path, force: bool, source: &Source) -> Result<()> {
+    check(path, source)?;
+    if path.exists() && !force {
+        bail!("{} exists; choose another name, or replace it with --force", path.display());
+    }
+    Ok(())
+}
+
 /// Does the same as [`check`] for a file of logits, which may replace an earlier file of logits and
 /// nothing else.
 ///

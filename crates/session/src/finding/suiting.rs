@@ -135,6 +135,16 @@ impl Suited {
         catalog::offered().into_iter().rev().find(suits)
     }
 
+    /// Returns whether a model's file loses least among the files of its size that fit and usually
+    /// write as fast as people read. None does where none of them fits so.
+    pub fn loses_least(&self, model: &'static CatalogModel) -> bool {
+        let suits = |model: &&CatalogModel| {
+            self.room.fits(model) == Some(true) && self.is_usually_fast(model)
+        };
+        let same = catalog::same_size(model).into_iter().filter(suits);
+        same.min_by_key(|model| (model.loss(), model.bytes)) == Some(model)
+    }
+
     /// Returns what there is to say before a download of a model that has no memory here; `None` if
     /// it fits, or nobody knows. `what` is the model in the sentence, `bytes` the size of its
     /// files.
@@ -265,6 +275,27 @@ mod tests {
         assert_eq!(Suited::default().best(), catalog::usual(), "nobody knows");
         assert_eq!(machine(24 << 30, 60e9).slow().unwrap().0.name(), "gemma4:31b");
         assert_eq!(machine(60 << 30, 200e9).slow(), None);
+    }
+
+    #[test]
+    fn the_file_with_the_least_loss_fits_and_is_fast_enough() {
+        let finest = |free: u64, gpu: Option<u64>| -> Vec<String> {
+            let gpu = gpu.map(|gib| GpuRoom {
+                name: "gpu".to_owned(),
+                bytes: gib << 30,
+                rate: None,
+                is_shared: false,
+            });
+            let machine = Suited::of(Room { free: Some(free << 30), beside: 0 }, None, gpu);
+            let found = catalog::models().iter().filter(|model| machine.loses_least(model));
+            found.map(CatalogModel::name).filter(|name| name.starts_with("gemma4")).collect()
+        };
+        assert_eq!(finest(2, None), [""; 0]);
+        // Q8_0 of 12B would be slower than people read there.
+        let small = ["e2b-it-q8_0", "e4b-it-q8_0", "12b"];
+        assert_eq!(finest(13, None), small.map(|tag| format!("gemma4:{tag}")));
+        let large = ["e2b-it-q8_0", "e4b-it-q8_0", "12b-it-bf16", "26b-a4b-it-q8_0", "31b-it-q8_0"];
+        assert_eq!(finest(16, Some(48)), large.map(|tag| format!("gemma4:{tag}")));
     }
 
     /// The welcome, the line about `demo` and the question before a download take no time to

@@ -15,7 +15,7 @@ use serde::de::Deserializer;
 use trine_model::{Assistant, AttentionKind, Config, Family, Gemma3nConfig, LayerConfig, Model};
 use trine_text::Tokenizer;
 use trine_weights::gguf::{Array, GgufMetadata as Entries, StringArray, Value};
-use trine_weights::{Checkpoint, DType, HuggingFaceMetadata, Metadata};
+use trine_weights::{Checkpoint, HuggingFaceMetadata, Metadata};
 
 use crate::finding::vocabulary;
 use crate::library::ModelLibrary;
@@ -28,8 +28,7 @@ const LAYERS_OF_27B: usize = 62;
 /// The period of global layers that readers assume.
 const PATTERN: usize = 6;
 
-/// Returns the metadata for a copy of `model` whose tensors get the formats `dtypes`, mostly
-/// `asked`.
+/// Returns the metadata for a copy of `model` of llama.cpp's type of files `file_type`.
 ///
 /// # Errors
 /// Returns an error if the model's tokenizer cannot be read, or it is a Gemma 3n that does not
@@ -37,8 +36,7 @@ const PATTERN: usize = 6;
 pub(super) fn for_file(
     library: &ModelLibrary,
     model: &Model,
-    dtypes: &[DType],
-    asked: DType,
+    file_type: Option<u32>,
 ) -> Result<Entries> {
     if matches!(model.config().family, Family::Gemma3n(own) if !own.scales_correction) {
         bail!(
@@ -50,7 +48,7 @@ pub(super) fn for_file(
         Metadata::Gguf(metadata) => copied(metadata),
         Metadata::HuggingFace(files) => from_hugging_face(library, model, files)?,
     };
-    formats(&mut entries, dtypes, asked);
+    put_file_type(&mut entries, file_type);
     Ok(entries)
 }
 
@@ -58,7 +56,7 @@ pub(super) fn for_file(
 ///
 /// # Errors
 /// Returns an error if its tokenizer cannot be read.
-pub(super) fn for_draft(draft: &Assistant, dtypes: &[DType], asked: DType) -> Result<Entries> {
+pub(super) fn for_draft(draft: &Assistant, file_type: Option<u32>) -> Result<Entries> {
     let mut entries = match draft.checkpoint().metadata() {
         Metadata::Gguf(metadata) => copied(metadata),
         Metadata::HuggingFace(files) => {
@@ -73,19 +71,14 @@ pub(super) fn for_draft(draft: &Assistant, dtypes: &[DType], asked: DType) -> Re
             entries
         }
     };
-    formats(&mut entries, dtypes, asked);
+    put_file_type(&mut entries, file_type);
     Ok(entries)
 }
 
-/// Sets what formats the tensors have.
-fn formats(entries: &mut Entries, dtypes: &[DType], asked: DType) {
+/// Sets the type of the file; without one a copy keeps its source's.
+fn put_file_type(entries: &mut Entries, file_type: Option<u32>) {
     entries.insert("general.quantization_version", Value::U32(2));
-    let most = if dtypes.contains(&asked) {
-        Some(asked)
-    } else {
-        dtypes.iter().copied().find(|dtype| dtype.is_quantized())
-    };
-    if let Some(file_type) = most.and_then(DType::file_type) {
+    if let Some(file_type) = file_type {
         entries.insert("general.file_type", Value::U32(file_type));
     }
 }
@@ -204,6 +197,10 @@ fn hyper_parameters(config: &Config, architecture: &str, entries: &mut Entries) 
         }
         Family::Gemma3n(own) => gemma3n_parameters(config, own, &mut set)?,
         Family::Gemma4(own) => gemma4::parameters(config, own, &mut set)?,
+        Family::Embedding(_) => bail!(
+            "a folder of EmbeddingGemma is not converted: pull embeddinggemma, or give its GGUF \
+             file"
+        ),
     }
     if let Some(layer) = global {
         set("rope.freq_base", Value::F32(layer.rope.theta));
@@ -482,8 +479,7 @@ mod tests {
     fn a_gemma3n_has_the_keys_of_published_files() {
         let goldens = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
         let model = Model::open(&goldens.join("gemma3n-b")).unwrap();
-        let entries =
-            for_file(&ModelLibrary::default(), &model, &[DType::Q8_0], DType::Q8_0).unwrap();
+        let entries = for_file(&ModelLibrary::default(), &model, Some(7)).unwrap();
         assert_eq!(entries.str("general.architecture").unwrap(), "gemma3n");
         let get = |key: &str| entries.get(&format!("gemma3n.{key}"));
         assert!(
@@ -511,8 +507,7 @@ mod tests {
         config["altup_correct_scale"] = serde_json::Value::Bool(false);
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         let model = Model::open(folder.path()).unwrap();
-        let error =
-            for_file(&ModelLibrary::default(), &model, &[DType::Q8_0], DType::Q8_0).err().unwrap();
+        let error = for_file(&ModelLibrary::default(), &model, Some(7)).err().unwrap();
         assert!(error.to_string().contains("altup_correct_scale"), "{error}");
     }
 

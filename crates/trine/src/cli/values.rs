@@ -9,9 +9,10 @@ use trine_engine::Pooling;
 use trine_foreign::Host;
 use trine_model::KvType;
 use trine_session::machine::parse_size;
-use trine_weights::DType;
+use trine_session::quantize::Recipe;
+use trine_weights::{DType, blocks};
 
-/// Formats that trine writes.
+/// Formats that matrices take while loading.
 const TARGETS: [DType; 4] = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
 pub(super) fn parse_target(text: &str) -> Result<DType, String> {
@@ -19,6 +20,23 @@ pub(super) fn parse_target(text: &str) -> Result<DType, String> {
     found.ok_or_else(|| {
         let [others @ .., last] = TARGETS.map(DType::name);
         format!("choose {} or {last}", others.join(", "))
+    })
+}
+
+/// Parses a type of files, or a format for all matrices.
+pub(super) fn parse_recipe(text: &str) -> Result<Recipe, String> {
+    Recipe::parse(text).ok_or_else(|| {
+        let names: Vec<&str> = Recipe::all().map(Recipe::name).collect();
+        format!("choose one of {}", names.join(", "))
+    })
+}
+
+/// Parses a format that trine writes.
+pub(super) fn parse_format(text: &str) -> Result<DType, String> {
+    let written = || DType::ALL.into_iter().filter(|&dtype| blocks::can_encode(dtype));
+    DType::parse(text).filter(|&dtype| blocks::can_encode(dtype)).ok_or_else(|| {
+        let names: Vec<&str> = written().map(DType::name).collect();
+        format!("choose one of {}", names.join(", "))
     })
 }
 

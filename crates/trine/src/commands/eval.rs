@@ -7,9 +7,11 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use trine_engine::log_sum_exp;
 use trine_model::KvType;
+use trine_session::device::DeviceChoice;
 use trine_session::library::ModelLibrary;
 use trine_session::model_source::{Source, find};
 use trine_session::options::Options;
+use trine_session::quantize::Observed;
 use trine_session::session::{Session, Sizes};
 use trine_session::statistics::quantile;
 use trine_session::vocabulary;
@@ -17,6 +19,7 @@ use trine_text::{MAX_TEXT_BYTES, Specials, Tokenizer};
 
 use crate::callbacks::tell;
 use crate::cli::EvalArgs;
+use crate::destination;
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::options;
@@ -99,11 +102,16 @@ impl Score {
 /// # Errors
 /// Returns an error if the text is too short, the models do not belong together, the device fails,
 /// or a model produces logits that are not finite.
-pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
+pub(crate) fn run(set: &Settings, mut args: EvalArgs, verbose: bool) -> Result<()> {
     let library = &set.library;
     let text = read_text(&args.text)?;
     let found = |name: &String| find(library, Some(name), args.fetch.download());
     let source = found(&args.model)?.source;
+    if let Some(path) = &mut args.imatrix {
+        *path = destination::behind_links(path)?;
+        destination::check_new(path, args.force, &source)?;
+        args.placement.device.get_or_insert(DeviceChoice::Cpu);
+    }
     let against = args.against.as_ref().map(found).transpose()?.map(|chosen| chosen.source);
     let mut settings = options::measuring(set, &args.placement, KvType::F16);
     let (bos, ids) = tokens(&source, &text, args.max_tokens)?;
@@ -123,6 +131,11 @@ pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
         Sizes { prefill: Some(ROWS.min(window)), outputs: ROWS.min(window), ..Sizes::default() };
     let mut session = Session::open(library, &source, &settings, sizes)?;
     tell(&session, verbose);
+    if args.imatrix.is_some() && session.engine.observe(true)?.is_none() {
+        return Err(usage(
+            "only a CPU by itself tells what matrices are multiplied with; use --device cpu",
+        ));
+    }
     let mut other = match &against {
         Some(source) => Some(open_other(
             library,
@@ -137,18 +150,9 @@ pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
         None => None,
     };
     let windows = windows(ids.len(), window - 1, stride);
-    let watch = Watch::new();
-    let mut totals = Totals::default();
-    let progress =
-        terminal::stderr_is_terminal().then(|| indicatif::ProgressBar::new(windows.len() as u64));
-    for window in &windows {
-        score_window(&mut session, other.as_mut(), bos, &ids, window, &watch, &mut totals)?;
-        if let Some(bar) = &progress {
-            bar.inc(1);
-        }
-    }
-    if let Some(bar) = progress {
-        bar.finish_and_clear();
+    let totals = score(&mut session, other.as_mut(), bos, &ids, &windows)?;
+    if let Some(path) = &args.imatrix {
+        write_importances(&mut session, path, &args.text, windows.len(), window)?;
     }
     let characters = match args.max_tokens {
         None => text.chars().count(),
@@ -170,6 +174,24 @@ pub(crate) fn run(set: &Settings, args: EvalArgs, verbose: bool) -> Result<()> {
         divergence: other.as_ref().map(|other| totals.divergence(&other.name)),
     };
     if args.json { output::json(&report) } else { output::line(describe(&report)) }
+}
+
+/// Writes what the windows' rows were multiplied with as an importance matrix.
+fn write_importances(
+    session: &mut Session,
+    path: &Path,
+    text: &Path,
+    windows: usize,
+    size: usize,
+) -> Result<()> {
+    let sums = session.engine.observe(false)?.unwrap_or_default();
+    let observed = Observed::new(&session.engine.program().facts().plan, sums);
+    destination::clear(path);
+    let name = text.file_name().unwrap_or_default().to_string_lossy();
+    observed.write(path, &name, windows, size)?;
+    let count = observed.len();
+    output::note(&format!("wrote the importances of {count} matrices to {}", path.display()));
+    Ok(())
 }
 
 /// Returns how many tokens apart windows of so many positions begin.
@@ -294,6 +316,30 @@ impl Totals {
             against_perplexity: self.other.perplexity(),
         }
     }
+}
+
+/// Scores the tokens of all windows.
+fn score(
+    session: &mut Session,
+    mut other: Option<&mut Session>,
+    bos: Option<u32>,
+    ids: &[u32],
+    windows: &[Window],
+) -> Result<Totals> {
+    let watch = Watch::new();
+    let mut totals = Totals::default();
+    let progress =
+        terminal::stderr_is_terminal().then(|| indicatif::ProgressBar::new(windows.len() as u64));
+    for window in windows {
+        score_window(session, other.as_deref_mut(), bos, ids, window, &watch, &mut totals)?;
+        if let Some(bar) = &progress {
+            bar.inc(1);
+        }
+    }
+    if let Some(bar) = progress {
+        bar.finish_and_clear();
+    }
+    Ok(totals)
 }
 
 fn score_window(

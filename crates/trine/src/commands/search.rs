@@ -39,26 +39,26 @@ pub(crate) fn run(set: &Settings, args: SearchArgs, verbose: bool) -> Result<()>
             found.iter().map(|model| entry(model, state(&here, model), &suited)).collect();
         return output::json(&entries);
     }
-    let row = |model: &&CatalogModel| {
+    let row = |model: &&'static CatalogModel| {
         let fits = match suited.room.fits(model) {
             Some(true) => "yes",
             Some(false) => "no",
             None => "-",
         };
         let rate = suited.rate(model).filter(|_| suited.room.fits(model) != Some(false));
-        let state = match state(&here, model) {
-            None if *model == best => "recommended",
-            None => "",
-            Some(EntryState::Complete) if *model == best => "here, recommended",
-            Some(EntryState::Complete) => "here",
-            Some(EntryState::Partial) => "partly here",
-        };
+        let state = state(&here, model).map(|state| match state {
+            EntryState::Complete => "here",
+            EntryState::Partial => "partly here",
+        });
+        let recommended = (*model == best).then_some("recommended");
+        let finest = suited.loses_least(model).then_some("least loss");
+        let notes: Vec<&str> = [state, recommended, finest].into_iter().flatten().collect();
         let mut cells = vec![
             model.name(),
             output::bytes(model.bytes),
             fits.to_owned(),
             rate.map_or("-".to_owned(), output::short_rate),
-            state.to_owned(),
+            notes.join(", "),
         ];
         if verbose {
             cells.push(model.model().to_string());
@@ -72,7 +72,8 @@ pub(crate) fn run(set: &Settings, args: SearchArgs, verbose: bool) -> Result<()>
     }
     output::line(output::table(&header, rows, &[1, 3]))?;
     output::note(&format!(
-        "sizes are rounded; tokens/s are a forecast for {}\n{}",
+        "sizes are rounded; tokens/s are a forecast for {}; least loss: the best file of a size \
+         that runs well here\n{}",
         terminal::harmless(&suited.device()),
         next(&found, best, &suited)
     ));
@@ -117,7 +118,7 @@ fn state(here: &[StoreEntry], model: &CatalogModel) -> Option<EntryState> {
     states.min_by_key(|state| *state != EntryState::Complete)
 }
 
-fn entry(model: &CatalogModel, state: Option<EntryState>, suited: &Suited) -> Value {
+fn entry(model: &'static CatalogModel, state: Option<EntryState>, suited: &Suited) -> Value {
     json!({
         "name": model.name(),
         "names": model.names(),
@@ -127,6 +128,7 @@ fn entry(model: &CatalogModel, state: Option<EntryState>, suited: &Suited) -> Va
         "fits": suited.room.fits(model),
         "tokens_per_second_about": suited.rate(model),
         "recommended": model == suited.best(),
+        "least_loss": suited.loses_least(model),
         "state": state,
     })
 }

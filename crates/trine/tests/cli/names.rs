@@ -20,7 +20,7 @@ fn a_name_of_the_catalogue_is_no_prompt_for_the_demo() {
         ("gemma3:5b", "Did you mean gemma3:"),
         ("gema3:4b", "gemma3:4b"),
         ("gemma-3-4b-it", "Did you mean gemma3:4b?"),
-        ("medgemma:27b", "it is made of Gemma 3, so that a repository with its GGUF files"),
+        ("translategemma:27b", "it is made of Gemma 3, so that a repository with its GGUF files"),
         ("gemma-4-e4b-it", "Did you mean gemma4:e4b?"),
         ("google/gemma-3-4b", "(ggml-org/gemma-3-4b-it-GGUF:Q4_K_M, about 3.3 GB)"),
         ("acme/llama-3-GGUF", "not Llama"),
@@ -30,7 +30,7 @@ fn a_name_of_the_catalogue_is_no_prompt_for_the_demo() {
              pull gemma4:12b`",
         ),
         ("llama3.2:3b", "not Llama. About the same size: `trine run gemma4:e2b` (4.3 GB)"),
-        ("bge-m3", "`trine serve` makes embeddings"),
+        ("bge-m3", "`trine serve embeddinggemma` makes embeddings"),
         ("demoo", "Did you mean demo"),
         ("hello", "trine run demo \"hello\""),
         ("model-q4.gguf", "no such file"),
@@ -147,6 +147,7 @@ fn search_needs_no_network() {
     let all = ran.out;
     assert!(all.contains("gemma3:27b-it-qat") && all.contains("806.0 MB"), "{all}");
     assert_eq!(all.matches("recommended").count(), 1, "{all}");
+    assert!(all.contains("least loss"), "{all}");
     assert!(!all.contains("ggml-org/"), "repositories are for -v: {all}");
     let found = store.trine(&["search", "1b", "--json"]).ok().json();
     let found = found.as_array().unwrap();

@@ -311,11 +311,110 @@ fn rows_that_do_not_fit_fall_back_and_are_named() {
     assert!(ran.err.contains("as Q5_0") && ran.err.contains("blk.0.attn_q.weight"), "{}", ran.err);
 }
 
+/// Types of files as llama-quantize has them, with an importance matrix of that model, and again
+/// from what is quantised.
+#[test]
+fn mixtures_are_written_with_importances_and_again() {
+    let folder = folder_with_tokenizer("gemma3-a", 384);
+    let (source, out) = (folder.path().display().to_string(), tempfile::tempdir().unwrap());
+    let at = |name: &str| out.path().join(name).display().to_string();
+    let imatrix = |name: &str| golden("quantize").join(name).display().to_string();
+    let quantize = |from: &str, name: &str, more: &[&str]| {
+        trine(&[&["quantize", from, &at(name), "--json", "--type"][..], more].concat())
+    };
+    let plain = quantize(&source, "plain.gguf", &["Q4_K_M"]).ok().json();
+    let format = |report: &serde_json::Value, name: &str| {
+        let changes = report["changes"].as_array().unwrap();
+        let found = changes.iter().find(|change| change["tensor"] == name).unwrap();
+        found["to"].as_str().unwrap().to_owned()
+    };
+    // Rows of the model's size are no blocks of 256: Q4_K falls back to Q5_0, Q6_K to Q8_0.
+    assert_eq!(format(&plain, "token_embd.weight"), "Q8_0");
+    assert_eq!(format(&plain, "blk.1.attn_q.weight"), "Q5_0");
+    assert_eq!((&plain["weighted"], &plain["requantized"]), (&0.into(), &0.into()));
+    let loss = plain["loss"].as_f64().unwrap();
+    assert!(loss > 0.005 && loss < 0.1, "{loss}");
+    for name in ["imatrix-moe.gguf", "imatrix-moe.dat"] {
+        let other = ["Q4_K_M", "--imatrix", &imatrix(name)];
+        let error = quantize(&source, "weighted.gguf", &other).fails(1);
+        assert!(error.contains("another model's"), "{error}");
+    }
+    // The same sums in both layouts.
+    let losses = ["imatrix-dense.gguf", "imatrix-dense.dat"].map(|name| {
+        let out = name.replace("imatrix", "weighted");
+        let flags = ["Q4_0", "--imatrix", &imatrix(name)];
+        let report = quantize(&source, &out, &flags).ok().json();
+        assert!(report["weighted"].as_u64().unwrap() > 10, "{report}");
+        report["loss"].as_f64().unwrap()
+    });
+    assert!((losses[0] / losses[1] - 1.0).abs() < 1e-3, "{losses:?}");
+    let base = golden("gemma3-a").display().to_string();
+    let error = quantize(&source, "none.gguf", &["Q4_0", "--imatrix", &base]).fails(1);
+    assert!(error.contains("no importance matrix"), "{error}");
+
+    // Importances of this model are written and read.
+    let (text, own) = (at("text.txt"), at("imatrix.gguf"));
+    std::fs::write(&text, "hello there ".repeat(30)).unwrap();
+    let eval = ["eval", &source, &text, "--imatrix", &own, "--context", "64"];
+    assert!(trine(&eval).ok().err.contains("wrote the importances of"));
+    let error = trine(&eval).fails(1);
+    assert!(error.contains("--force"), "{error}");
+    let error = trine(&[&eval[..], &["--force", "--device", "reference"]].concat()).fails(2);
+    assert!(error.contains("use --device cpu"), "{error}");
+    let weighted = quantize(&source, "weighted.gguf", &["Q4_K_M", "--imatrix", &own]).ok().json();
+    assert!(weighted["weighted"].as_u64().unwrap() > 10, "{weighted}");
+    assert_ne!(
+        std::fs::read(at("weighted.gguf")).unwrap(),
+        std::fs::read(at("plain.gguf")).unwrap()
+    );
+
+    // A size instead of a type: the file has at most so many bytes, and more lose less.
+    let fit = |size: usize| {
+        let size = size.to_string();
+        let flags = ["--fit", &size, "--imatrix", &own, "--json", "--force"];
+        trine(&[&["quantize", &source, &at("fit.gguf")][..], &flags].concat())
+    };
+    let whole = std::fs::metadata(at("plain.gguf")).unwrap().len() as usize;
+    let losses = [whole * 19 / 20, whole * 11 / 10, whole * 5 / 4].map(|size| {
+        let report = fit(size).ok().json();
+        let written = report["bytes_after"].as_u64().unwrap() as usize;
+        assert!(written <= size && written > size * 9 / 10, "{written} of {size}");
+        report["loss"].as_f64().unwrap()
+    });
+    assert!(losses.is_sorted_by(|more, less| more > less), "{losses:?}");
+    assert!(fit(1000).fails(1).contains("give a larger one"));
+    let both = ["quantize", &source, &at("x.gguf"), "--type", "Q4_0", "--fit", "1G"];
+    assert!(trine(&both).fails(2).contains("--fit"));
+
+    // What is quantised stays so, unless that is asked for.
+    let again = quantize(&at("plain.gguf"), "again.gguf", &["Q4_0"]).ok();
+    assert!(again.err.contains("--requantize") || again.json()["converted"] == 0);
+    let again =
+        quantize(&at("plain.gguf"), "again.gguf", &["Q4_0", "--requantize", "--force"]).ok();
+    let report = again.json();
+    assert!(report["requantized"].as_u64().unwrap() > 10, "{report}");
+    assert!(report["loss"].as_f64().unwrap() > 2.0 * loss, "{report}");
+    let told = trine(&[
+        "quantize",
+        &at("plain.gguf"),
+        &at("again.gguf"),
+        "--type",
+        "Q4_0",
+        "--requantize",
+        "--force",
+    ])
+    .ok()
+    .err;
+    assert!(told.contains("were quantised already") && told.contains("% of their"), "{told}");
+    let flags = ["--temperature", "0", "--max-tokens", "4"];
+    assert!(!trine(&[&["run", &at("again.gguf"), "hi"][..], &flags].concat()).ok().out.is_empty());
+}
+
 /// A golden folder with the part of a golden tokenizer that fits its vocabulary.
-fn folder_with_tokenizer(rows: u64) -> tempfile::TempDir {
+fn folder_with_tokenizer(base: &str, rows: u64) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "generation_config.json", "model.safetensors"] {
-        std::fs::copy(golden("gemma3-b").join(file), folder.path().join(file)).unwrap();
+        std::fs::copy(golden(base).join(file), folder.path().join(file)).unwrap();
     }
     let read =
         |file: &str| std::fs::read_to_string(golden("gguf/tokenizer-512").join(file)).unwrap();
@@ -342,7 +441,7 @@ fn folder_with_tokenizer(rows: u64) -> tempfile::TempDir {
 /// A Hugging Face folder becomes a GGUF file that means the same: tokens, template, predictions.
 #[test]
 fn folders_become_gguf_files() {
-    let folder = folder_with_tokenizer(480);
+    let folder = folder_with_tokenizer("gemma3-b", 480);
     let source = folder.path().display().to_string();
     let out = folder.path().join("out.gguf").display().to_string();
     trine(&["quantize", &source, &out, "--type", "Q8_0"]).ok();
@@ -390,7 +489,7 @@ fn folders_become_gguf_files() {
 
 #[test]
 fn tokenizers_of_another_model_are_refused() {
-    let folder = folder_with_tokenizer(512);
+    let folder = folder_with_tokenizer("gemma3-b", 512);
     let source = folder.path().display().to_string();
     let out = folder.path().join("out.gguf");
     let error = trine(&["quantize", &source, out.to_str().unwrap(), "--type", "Q8_0"]).fails(1);

@@ -1,0 +1,227 @@
+//! Importance matrices: how much the columns of each matrix matter, as llama-imatrix writes it.
+//!
+//! A file holds for each matrix the sums of squares of what its columns were multiplied with, and
+//! how many rows these were. In GGUF these are the tensors `NAME.in_sum2` and `NAME.counts`, with a
+//! row for each expert. The older layout, without a magic number, is a count of entries, and for
+//! each the length of its name, the name, a number of calls, the number of values, and the means of
+//! squares times calls; all numbers are little-endian words.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use trine_weights::{Checkpoint, gguf};
+
+/// The bytes of the largest file in the older layout: 16 times those of a model with 128 experts.
+const LARGEST: u64 = 1 << 30;
+
+/// How much the columns of matrices matter.
+#[derive(Debug, Default)]
+pub struct Importance {
+    /// The mean squares of columns by the matrix's name; of experts one after the other.
+    means: HashMap<String, Vec<f32>>,
+}
+
+impl Importance {
+    /// Reads a file of either layout.
+    ///
+    /// # Errors
+    /// Returns an error that names the file and the entry if it is damaged, or too large.
+    pub fn open(path: &Path) -> Result<Self> {
+        let of_file = || format!("{} is no importance matrix that can be read", path.display());
+        let mut file = File::open(path).with_context(of_file)?;
+        let mut magic = [0; 4];
+        file.read_exact(&mut magic).with_context(of_file)?;
+        let read = match magic == gguf::MAGIC {
+            true => Self::of_gguf(&Checkpoint::open(path)?),
+            false => {
+                if file.metadata()?.len() > LARGEST {
+                    bail!("{}: more than {LARGEST} bytes", of_file());
+                }
+                let mut bytes = magic.to_vec();
+                file.take(LARGEST).read_to_end(&mut bytes)?;
+                Self::of_words(&bytes)
+            }
+        };
+        let read = read.with_context(of_file)?;
+        match read.means.is_empty() {
+            true => bail!("{}: it has no entries; llama-imatrix makes such files", of_file()),
+            false => Ok(read),
+        }
+    }
+
+    /// Returns the number of matrices that the file has entries for.
+    pub fn len(&self) -> usize {
+        self.means.len()
+    }
+
+    /// Returns whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.means.is_empty()
+    }
+
+    /// Returns the mean squares of a matrix's columns, for each expert if there are `groups`; none
+    /// if nothing is known of the matrix.
+    ///
+    /// # Errors
+    /// Returns an error if the entry is of another number of columns or experts.
+    pub fn of(&self, name: &str, columns: usize, groups: usize) -> Result<&[f32]> {
+        let Some(means) = self.means.get(name) else { return Ok(&[]) };
+        if means.len() != columns * groups && means.len() != columns {
+            bail!(
+                "the importance matrix has {} values for {name}, which has {columns} columns and \
+                 {groups} experts: it is another model's",
+                means.len()
+            );
+        }
+        Ok(means)
+    }
+
+    fn of_gguf(file: &Checkpoint) -> Result<Self> {
+        let mut means = HashMap::new();
+        for sums in file.tensors() {
+            let Some(name) = sums.name().strip_suffix(".in_sum2") else { continue };
+            let counts = file
+                .tensor(&format!("{name}.counts"))
+                .with_context(|| format!("{name} has no counts"))?
+                .to_f32()?;
+            let values = sums.to_f32()?;
+            if counts.is_empty() || !values.len().is_multiple_of(counts.len()) {
+                bail!("{name} has {} counts for {} values", counts.len(), values.len());
+            }
+            let columns = (values.len() / counts.len()).max(1);
+            let rows = values.chunks(columns).zip(&counts);
+            let own = rows.flat_map(|(row, &count)| row.iter().map(move |&sum| mean(sum, count)));
+            means.insert(name.to_owned(), checked(name, own.collect())?);
+        }
+        Ok(Self { means })
+    }
+
+    fn of_words(bytes: &[u8]) -> Result<Self> {
+        let mut rest = Words(bytes);
+        let mut means = HashMap::new();
+        for entry in 0..rest.count()? {
+            let read = (|| {
+                let length = rest.count()?;
+                let name = String::from_utf8(rest.bytes(length)?.to_vec())?;
+                let calls = rest.count()?;
+                let values = rest.count()?;
+                let values = rest.bytes(values.checked_mul(4).context("too many values")?)?;
+                let values = values.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
+                let own = values.map(|sum| mean(sum, calls as f32)).collect();
+                let own = checked(&name, own)?;
+                Ok::<_, anyhow::Error>((name, own))
+            })();
+            let (name, own) = read.with_context(|| format!("entry {entry} is damaged"))?;
+            means.insert(name, own);
+        }
+        Ok(Self { means })
+    }
+}
+
+/// Returns a mean; of an expert that no row went to the same for all columns.
+fn mean(sum: f32, count: f32) -> f32 {
+    if count > 0.0 { sum / count } else { 1.0 }
+}
+
+fn checked(name: &str, means: Vec<f32>) -> Result<Vec<f32>> {
+    match means.iter().position(|mean| !mean.is_finite() || *mean < 0.0) {
+        Some(position) => bail!("{name} has {} at {position}", means[position]),
+        None => Ok(means),
+    }
+}
+
+/// Bytes that were not read yet.
+struct Words<'a>(&'a [u8]);
+
+impl<'a> Words<'a> {
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (own, rest) = self.0.split_at_checked(count).context("it ends too early")?;
+        self.0 = rest;
+        Ok(own)
+    }
+
+    /// Reads a number that is not negative.
+    fn count(&mut self) -> Result<usize> {
+        let word = self.bytes(4)?.as_chunks::<4>().0[0];
+        usize::try_from(i32::from_le_bytes(word)).context("a negative number")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trine_weights::SafetensorsFile;
+
+    fn golden(name: &str) -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/quantize").join(name)
+    }
+
+    /// The files hold what another implementation wrote into both layouts and apart.
+    #[test]
+    fn both_layouts_hold_the_same() {
+        let numbers = SafetensorsFile::open(&golden("imatrix.safetensors")).unwrap();
+        for kind in ["dense", "moe"] {
+            let new = Importance::open(&golden(&format!("imatrix-{kind}.gguf"))).unwrap();
+            let old = Importance::open(&golden(&format!("imatrix-{kind}.dat"))).unwrap();
+            assert_eq!(new.len(), old.len());
+            assert!(!new.is_empty());
+            for (name, means) in &new.means {
+                let floats = |what: &str| -> Vec<f32> {
+                    let wanted = format!("{kind}.{name}.{what}");
+                    let found = numbers.entries().iter().find(|entry| entry.name == wanted);
+                    let bytes = numbers.bytes(found.unwrap()).as_chunks::<4>().0;
+                    bytes.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+                };
+                let (sums, counts) = (floats("in_sum2"), floats("counts"));
+                let columns = sums.len() / counts.len();
+                for (index, (a, b)) in means.iter().zip(&old.means[name]).enumerate() {
+                    let count = counts[index / columns];
+                    if count == 0.0 {
+                        assert_eq!(*a, 1.0, "{name}: an expert that no row went to");
+                        continue;
+                    }
+                    let expected = sums[index] / count;
+                    assert!((a - expected).abs() <= 1e-6 * expected, "{name}: {a} {expected}");
+                    assert!((b - expected).abs() <= 2e-6 * expected, "{name}: {b} {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("imatrix.dat");
+        let whole = std::fs::read(golden("imatrix-dense.dat")).unwrap();
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            format!("{:#}", Importance::open(&path).unwrap_err())
+        };
+        for cut in [0, 3, 4, 7, 11, 40, 400] {
+            assert!(refused(&whole[..cut]).contains("imatrix.dat"), "{cut}");
+        }
+        assert!(refused(&[0; 4]).contains("no entries"));
+        assert!(refused(&i32::MAX.to_le_bytes()).contains("entry 0"));
+        assert!(refused(&(-1_i32).to_le_bytes()).contains("negative"));
+        for at in 0..600 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x5a;
+            std::fs::write(&path, &bytes).unwrap();
+            // Any answer but a panic.
+            let _ = Importance::open(&path);
+        }
+    }
+
+    #[test]
+    fn entries_of_another_model_are_told() {
+        let dense = Importance::open(&golden("imatrix-dense.gguf")).unwrap();
+        let (name, means) = dense.means.iter().next().unwrap();
+        assert_eq!(dense.of(name, means.len(), 1).unwrap(), means);
+        assert!(dense.of("no such matrix", 7, 1).unwrap().is_empty());
+        let error = dense.of(name, means.len() + 1, 1).unwrap_err().to_string();
+        assert!(error.contains("another model's") && error.contains(name.as_str()), "{error}");
+    }
+}
