@@ -38,7 +38,22 @@ pub fn find(name: &str) -> Option<Known> {
     let model = MODELS.iter().find(|model| model.is_named(family, tag)).or_else(|| studio(name));
     match model {
         Some(model) => Some(Known::Model(model)),
-        None => families::find(name).map(Known::Refused),
+        None => families::find(name).or_else(|| form(name)).map(Known::Refused),
+    }
+}
+
+/// Returns why a tag of a family that runs here does not: its form is another program's.
+fn form(name: &str) -> Option<Refused> {
+    let parts = Parts::of(name).filter(|parts| parts.generation.is_some())?;
+    families::form(name, &by_parts(&parts))
+}
+
+/// Returns the models of the same generation and size as `model`, itself among them; for the
+/// models that no generation names only itself.
+pub fn same_size(model: &'static CatalogModel) -> Vec<&'static CatalogModel> {
+    match model.parts() {
+        Some(parts) => by_parts(&parts),
+        None => vec![model],
     }
 }
 

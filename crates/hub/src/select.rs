@@ -12,7 +12,7 @@ use crate::stems::{quant_of, split_suffix};
 const PREFERRED: [&str; 3] = ["Q4_K_M", "Q4_0", "Q8_0"];
 
 /// The files that a folder of safetensors needs in addition to the weights.
-const FOLDER_FILES: [&str; 8] = [
+const FOLDER_FILES: [&str; 10] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -21,6 +21,8 @@ const FOLDER_FILES: [&str; 8] = [
     "model.safetensors.index.json",
     "preprocessor_config.json",
     "processor_config.json",
+    "modules.json",
+    "config_sentence_transformers.json",
 ];
 
 /// One GGUF model: a file or a split set.
@@ -412,10 +414,21 @@ fn is_draft(file: &str) -> bool {
     name.starts_with("mtp-") || parts.any(|folder| folder.eq_ignore_ascii_case("mtp"))
 }
 
+/// Returns whether a file is one of a module that sentence-transformers puts after a model, such as
+/// `2_Dense/model.safetensors`.
+fn is_module(file: &str) -> bool {
+    let Some((folder, name)) = file.split_once('/') else { return false };
+    let is_numbered = folder.split_once('_').is_some_and(|(number, kind)| {
+        number.parse::<u8>().is_ok() && matches!(kind, "Pooling" | "Dense")
+    });
+    is_numbered && matches!(name, "config.json" | "model.safetensors")
+}
+
 fn folder_files(files: &[String]) -> Vec<String> {
     let wanted = |file: &&String| {
         FOLDER_FILES.contains(&file.as_str())
             || (has_extension(file, ".safetensors") && !file.contains('/'))
+            || is_module(file)
     };
     files.iter().filter(wanted).cloned().collect()
 }
@@ -444,6 +457,24 @@ mod tests {
         "mmproj-BF16.gguf",
         "imatrix_unsloth.gguf",
     ];
+
+    #[test]
+    fn folders_of_embedding_models_come_with_their_modules() {
+        let needed = [
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "config.json",
+            "config_sentence_transformers.json",
+            "model.safetensors",
+            "modules.json",
+        ];
+        let others = ["2_Dense/pytorch_model.bin", "onnx/model.safetensors", "x_Dense/config.json"];
+        let files = [&needed[..], &others].concat();
+        let mut found = chosen("google/embeddinggemma-300m", &files).unwrap();
+        found.sort();
+        assert_eq!(found, needed);
+    }
 
     #[test]
     fn the_named_quantisation_or_the_preferred_one() {

@@ -20,6 +20,8 @@ enum Why {
     Hosted(&'static str),
     /// The family is a Gemma of an earlier generation, or made of one.
     Earlier(&'static str),
+    /// The name is of a Gemma that runs here, in a form that does not: this says what form.
+    Form(&'static str),
     /// A sentence of its own.
     Told(&'static str),
 }
@@ -38,6 +40,8 @@ pub struct Refused {
     family: &'static Family,
     /// Billions of parameters, if the name says them.
     billions: Option<f64>,
+    /// The same model in a form that runs here.
+    instead: Option<&'static CatalogModel>,
 }
 
 const fn other(called: &'static str, names: &'static [&'static str]) -> Family {
@@ -62,8 +66,11 @@ const GOOGLES: [Family; 11] = [
         ),
     },
     Family {
-        names: &["embeddinggemma"],
-        why: Why::Embeds("EmbeddingGemma, whose attention looks both ways"),
+        names: &["embeddinggemma-2", "embeddinggemma2"],
+        why: Why::Told(
+            "trine runs the first EmbeddingGemma and not the second: take embeddinggemma, whose \
+             vectors are others",
+        ),
     },
     Family {
         names: &["t5gemma", "t5gemma2", "diffusiongemma"],
@@ -86,6 +93,15 @@ const GOOGLES: [Family; 11] = [
         why: Why::Other("models of that kind"),
     },
     Family { names: &["gemma-scope", "gemma-scope2"], why: Why::Told("it is no language model") },
+];
+
+/// Words of Ollama's tags that say another form than GGUF (pages `library/gemma4/tags`).
+const FORMS: [Family; 2] = [
+    Family {
+        names: &["mlx", "mtp", "nvfp4", "mxfp8", "mxfp4"],
+        why: Why::Form("Ollama has it for Apple's MLX only, and trine reads GGUF"),
+    },
+    Family { names: &["cloud"], why: Why::Form("it runs on Ollama's servers only") },
 ];
 
 const OTHERS: [Family; 95] = [
@@ -201,7 +217,7 @@ const OTHERS: [Family; 95] = [
             "e5",
             "gte",
         ],
-        why: Why::Embeds("models that only embed"),
+        why: Why::Embeds("other embedding models"),
     },
     Family {
         names: &["whisper", "parakeet", "canary"],
@@ -252,7 +268,16 @@ pub(super) fn find(name: &str) -> Option<Refused> {
     });
     let (_, family) = found.max_by_key(|(longest, _)| *longest)?;
     let billions = words(&name).iter().find_map(|word| size(word));
-    Some(Refused { family, billions })
+    Some(Refused { family, billions, instead: None })
+}
+
+/// Returns why a tag of Ollama for a Gemma that runs here does not run itself: it is for another
+/// program's files, or a model on Ollama's servers. `same` are the models of its size.
+pub(super) fn form(name: &str, same: &[&'static CatalogModel]) -> Option<Refused> {
+    let tag = words(name.split_once(':')?.1);
+    let family =
+        FORMS.iter().find(|form| form.names.iter().any(|mark| tag.iter().any(|word| word == mark)));
+    Some(Refused { family: family?, billions: None, instead: Some(same.first().copied()?) })
 }
 
 /// Returns the family that the name of a repository says, if it does not say Gemma.
@@ -275,8 +300,7 @@ impl Refused {
             Why::Other(called) => format!("{models}, not {called}"),
             Why::Embeds(what) => {
                 return format!(
-                    "{models}, not {what}. `trine serve` makes embeddings with any of them, such \
-                     as gemma3:1b"
+                    "{models}, not {what}. `trine serve embeddinggemma` makes embeddings"
                 );
             }
             Why::Hears(what) => format!("{models}, which take no sound here, and {what}"),
@@ -290,6 +314,10 @@ impl Refused {
                 format!("{models}, and {what} an earlier Gemma")
             }
             Why::Told(sentence) => return sentence.to_owned(),
+            Why::Form(what) => {
+                let same = self.instead.unwrap_or(recommended);
+                return format!("{what}. The same model: {}", offer(same));
+            }
         };
         let (model, about) = match self.billions {
             Some(billions) => (nearest(billions), "About the same size"),

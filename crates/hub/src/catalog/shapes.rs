@@ -80,6 +80,9 @@ const fn gemma3(
 }
 
 pub(super) const GEMMA3_270M: Shape = gemma3(0.27, 640, (15, 3), (1024, 256), 2048, 512);
+/// EmbeddingGemma, with its two products after the last norm.
+pub(super) const EMBEDDING_300M: Shape =
+    Shape { others: 2 * 768 * 3072, ..gemma3(0.3, 768, (20, 4), (768, 256), 1152, 512) };
 pub(super) const GEMMA3_1B: Shape = gemma3(1.0, 1152, (22, 4), (1024, 256), 6912, 512);
 pub(super) const GEMMA3_4B: Shape = gemma3(4.0, 2560, (29, 5), (2048, 1024), 10_240, 1024);
 pub(super) const GEMMA3_12B: Shape = gemma3(12.0, 3840, (40, 8), (4096, 2048), 15_360, 1024);

@@ -83,10 +83,13 @@ const fn gemma3n(
 }
 
 /// A model of Gemma 3 that was trained further on medical texts and images.
-const fn medgemma(family: &'static str, repository: &'static str) -> CatalogModel {
-    let tags = &["4b", LATEST, "4b-it-q4_K_M"];
-    let file = (repository, "Q4_K_M");
-    CatalogModel { family, ..seeing(&shapes::GEMMA3_4B, tags, file, 2_490) }
+const fn medgemma(
+    family: &'static str,
+    tags: &'static [&'static str],
+    file: (&'static str, &'static str),
+    megabytes: u64,
+) -> CatalogModel {
+    CatalogModel { family, ..seeing(&shapes::GEMMA3_4B, tags, file, megabytes) }
 }
 
 /// A model of Gemma 4, with the size of its tower.
@@ -99,7 +102,7 @@ const fn gemma4(
     CatalogModel { sees: true, ..row("gemma4", shape, tags, file, megabytes + tower) }
 }
 
-pub(super) const MODELS: [CatalogModel; 39] = {
+pub(super) const MODELS: [CatalogModel; 45] = {
     use shapes::*;
     [
         gemma3(
@@ -217,6 +220,12 @@ pub(super) const MODELS: [CatalogModel; 39] = {
             (12700, 180),
         ),
         gemma4(
+            &GEMMA4_12B,
+            &["12b-it-bf16"],
+            ("ggml-org/gemma-4-12B-it-GGUF", "BF16"),
+            (23830, 180),
+        ),
+        gemma4(
             &GEMMA4_26B,
             &["26b", "26b-a4b", "26b-it-qat", "26b-a4b-it-qat"],
             ("google/gemma-4-26B-A4B-it-qat-q4_0-gguf", "Q4_0"),
@@ -252,6 +261,19 @@ pub(super) const MODELS: [CatalogModel; 39] = {
             ("ggml-org/gemma-4-31B-it-GGUF", "Q8_0"),
             (32640, 810),
         ),
+        gemma4(
+            &GEMMA4_31B,
+            &["31b-it-bf16"],
+            ("ggml-org/gemma-4-31B-it-GGUF", "BF16"),
+            (61410, 1200),
+        ),
+        row(
+            "embeddinggemma",
+            &EMBEDDING_300M,
+            &["300m", LATEST, "300m-q8_0"],
+            ("ggml-org/embeddinggemma-300M-GGUF", "Q8_0"),
+            334,
+        ),
         row(
             "functiongemma",
             &GEMMA3_270M,
@@ -266,8 +288,32 @@ pub(super) const MODELS: [CatalogModel; 39] = {
             ("mradermacher/translategemma-4b-it-GGUF", "Q4_K_M"),
             2_490,
         ),
-        medgemma("medgemma", "unsloth/medgemma-4b-it-GGUF"),
-        medgemma("medgemma1.5", "unsloth/medgemma-1.5-4b-it-GGUF"),
+        medgemma(
+            "medgemma",
+            &["4b", LATEST, "4b-it-q4_K_M"],
+            ("unsloth/medgemma-4b-it-GGUF", "Q4_K_M"),
+            2_490,
+        ),
+        medgemma("medgemma", &["4b-it-q8_0"], ("unsloth/medgemma-4b-it-GGUF", "Q8_0"), 4_130),
+        row(
+            "medgemma",
+            &GEMMA3_27B,
+            &["27b", "27b-it-q4_K_M"],
+            ("lmstudio-community/medgemma-27b-text-it-GGUF", "Q4_K_M"),
+            16_550,
+        ),
+        medgemma(
+            "medgemma1.5",
+            &["4b", LATEST, "4b-it-q4_K_M"],
+            ("unsloth/medgemma-1.5-4b-it-GGUF", "Q4_K_M"),
+            2_490,
+        ),
+        medgemma(
+            "medgemma1.5",
+            &["4b-it-q8_0"],
+            ("unsloth/medgemma-1.5-4b-it-GGUF", "Q8_0"),
+            4_130,
+        ),
     ]
 };
 
@@ -332,6 +378,17 @@ impl CatalogModel {
     pub(super) fn is_named(&self, family: &str, tag: &str) -> bool {
         self.family.eq_ignore_ascii_case(family)
             && self.tags.iter().any(|other| other.eq_ignore_ascii_case(tag))
+    }
+
+    /// Returns how much is lost against the weights as trained, as an order: 0 for nothing.
+    /// Training for few bits makes up for a part of their loss.
+    pub fn loss(&self) -> u8 {
+        match self.quant {
+            "f16" | "BF16" => 0,
+            "Q8_0" => 1,
+            _ if self.is_qat() => 2,
+            _ => 3,
+        }
     }
 
     /// Returns whether it was trained for its few bits.

@@ -30,6 +30,9 @@ fn names_of_ollama_mean_what_they_mean_there() {
         ("gemma4:26B-A4B", "google/gemma-4-26B-A4B-it-qat-q4_0-gguf:Q4_0"),
         ("gemma4:26b", "google/gemma-4-26B-A4B-it-qat-q4_0-gguf:Q4_0"),
         ("gemma4:31b-it-qat", "google/gemma-4-31B-it-qat-q4_0-gguf:Q4_0"),
+        ("gemma4:31b-it-bf16", "ggml-org/gemma-4-31B-it-GGUF:BF16"),
+        ("medgemma:27b", "lmstudio-community/medgemma-27b-text-it-GGUF:Q4_K_M"),
+        ("medgemma1.5:4b-it-q8_0", "unsloth/medgemma-1.5-4b-it-GGUF:Q8_0"),
     ] {
         assert_eq!(repository(name), model, "{name}");
     }
@@ -100,16 +103,22 @@ fn names_of_the_public_catalogues_are_known() {
         rnj-1 alfred nexusraven codebooga codeup r1-1776 smallthinker llama-pro nomic-embed-text \
         nomic-embed-text-v2-moe mxbai-embed-large all-minilm bge-m3 bge-large \
         snowflake-arctic-embed snowflake-arctic-embed2 paraphrase-multilingual whisper gemma \
-        gemma:7b gemma2 gemma2:9b codegemma shieldgemma embeddinggemma t5gemma paligemma \
-        vaultgemma medgemma:27b diffusiongemma stable-diffusion claude gpt-4o gemini";
+        gemma:7b gemma2 gemma2:9b codegemma shieldgemma embeddinggemma-2 t5gemma paligemma \
+        vaultgemma translategemma:27b diffusiongemma stable-diffusion claude gpt-4o gemini";
     for name in NAMES.split_whitespace() {
         let said = reason(name);
         assert!(said.contains("trine") || said.contains("Gemma"), "{name}: {said}");
         assert!(!said.contains("take a gemma") && said.len() < 240, "{name}: {said}");
     }
-    for ours in
-        ["gemma4", "gemma3n", "functiongemma", "medgemma", "medgemma1.5:4b", "translategemma:4b"]
-    {
+    for ours in [
+        "gemma4",
+        "gemma3n",
+        "embeddinggemma:300m",
+        "functiongemma",
+        "medgemma",
+        "medgemma1.5:4b",
+        "translategemma:4b",
+    ] {
         assert!(matches!(find(ours), Some(Known::Model(_))), "{ours}");
     }
 }
@@ -135,7 +144,27 @@ fn the_nearest_size_is_offered() {
         );
     }
     assert!(reason("llama3.2").contains("not Llama. Take: `trine run gemma4:e4b` (6.1 GB)"));
-    assert!(reason("embeddinggemma").contains("`trine serve` makes embeddings"));
+    assert!(reason("bge-m3").contains("`trine serve embeddinggemma` makes embeddings"));
+}
+
+/// The tags of Ollama's page of Gemma 4 whose files are no GGUF, and those of its servers.
+#[test]
+fn forms_of_other_programs_name_the_same_model_here() {
+    for (name, model) in [
+        ("gemma4:e2b-mlx-bf16", "gemma4:e2b"),
+        ("gemma4:e4b-nvfp4", "gemma4:e4b"),
+        ("gemma4:12b-nvfp4", "gemma4:12b"),
+        ("gemma4:26b-mxfp8", "gemma4:26b"),
+        ("gemma4:31b-coding-mtp-bf16", "gemma4:31b-it-bf16"),
+        ("gemma4:31b-cloud", "gemma4:31b"),
+        ("gemma3:27b-cloud", "gemma3:27b"),
+    ] {
+        let said = reason(name);
+        assert!(said.contains(&format!("The same model: `trine run {model}` (")), "{name}: {said}");
+    }
+    for unknown in ["gemma4:7b-cloud", "gemma4:e4b-clouds", "gemma-4-e4b-nvfp4"] {
+        assert_eq!(find(unknown), None, "{unknown}");
+    }
 }
 
 #[test]
