@@ -223,7 +223,7 @@ fn extreme_importances_give_finite_values() {
                 };
                 let input: Vec<f32> = (0..256).map(|i| scale * value(i)).collect();
                 for weight in [0.0, 1e-38, 1e-30, 1.0, 1e19, 1e30, f32::MAX] {
-                    let own = |i: usize| if i % 5 == 0 { weight } else { weight / 3.0 };
+                    let own = |i: usize| if i.is_multiple_of(5) { weight } else { weight / 3.0 };
                     let importance: Vec<f32> = (0..256).map(own).collect();
                     let mut bytes = vec![0; dtype.row_bytes(256).unwrap()];
                     blocks::encode_into(dtype, &input, Some(&importance), &mut bytes).unwrap();

@@ -172,7 +172,7 @@ impl Simd for Scalar {
 
     #[inline(always)]
     unsafe fn digit(value: Self::Bytes, power: u8) -> Self::Bytes {
-        value.map(|byte| (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8)
+        value.map(|byte| ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8)
     }
 
     #[inline(always)]

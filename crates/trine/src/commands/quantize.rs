@@ -446,7 +446,7 @@ fn tell(report: &Report) -> Result<()> {
         ));
     }
     if report.requantized > 0 {
-        output::warning(&format!(
+        output::warning(format!(
             "{} matrices were quantised already: what they lost before is not in this figure and \
              is not given back; `trine eval` measures both files against the original",
             report.requantized

@@ -24,7 +24,7 @@ pub fn digits(block: &[u8]) -> [u8; 256] {
         for (at, slot) in digits[first..].iter_mut().take(5 * bytes.len()).enumerate() {
             let power = 3_u8.pow((at / bytes.len()) as u32);
             let rest = bytes[at % bytes.len()].wrapping_mul(power);
-            *slot = (u16::from(rest) * 3 >> 8) as u8;
+            *slot = ((u16::from(rest) * 3) >> 8) as u8;
         }
     }
     digits

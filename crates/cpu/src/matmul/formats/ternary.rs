@@ -59,7 +59,7 @@ impl Packed for Tq1_0 {
         let quad = block % 8 * 8 + element / 4;
         let vector = block / 8 * VECTORS + quad / DIGITS;
         let digits = reader.lane(reader.layout.shared, vector, element % 4);
-        i16::from(digits.wrapping_mul(POWERS[quad % DIGITS])) * 3 >> 8
+        (i16::from(digits.wrapping_mul(POWERS[quad % DIGITS])) * 3) >> 8
     }
 
     fn scale(reader: &Reader<'_>, block: usize, _: usize) -> (f32, f32) {
