@@ -21,7 +21,7 @@ fn few_rows_give_halves_of_heads_of_towers() {
 /// In tiles of 128 rows, as towers have them.
 #[test]
 fn matrices_give_halves_of_heads_of_towers() {
-    let bed = heads_of_a_tower(0, 130, 115);
+    let bed = heads_of_a_tower(0, 130, 109);
     assert_eq!((bed.case.tile_rows, bed.case.ahead), (128, Ahead::All));
     for shape in matrix_shapes(&bed, 1) {
         check_matrices(&bed, shape, &format!("{shape:?}"));
