@@ -84,23 +84,33 @@ impl EngineOptions {
     pub fn demand_of(&self, model: &Model) -> Result<Demand, EngineError> {
         let context = model.config().context;
         if model.config().family.only_embeds() {
-            return self.whole(context).demand(context);
+            return self.whole(context)?.demand_of_units(context);
         }
         let Some(tower) = model.tower() else { return self.demand(context) };
         let prefill = self.prefill.max(tower.config().soft_tokens());
-        let demand = Self { prefill, ..*self }.demand(context)?;
+        Self { prefill, ..*self }.demand_of_units(context)
+    }
+
+    /// Returns the demand where as many rows as a step has may be a unit, whatever a device gives
+    /// rows of several sequences.
+    fn demand_of_units(&self, model_context: usize) -> Result<Demand, EngineError> {
+        let demand = self.demand(model_context)?;
         Ok(match demand {
-            Demand::Within(bounds) => Demand::Within(Bounds { unit: prefill, ..bounds }),
+            Demand::Within(bounds) => Demand::Within(Bounds { unit: self.prefill, ..bounds }),
             Demand::Exactly(_) => demand,
         })
     }
 
     /// Returns the options for a model whose rows see one another in both directions: a step has
-    /// room for the longest text, since a text is one step.
-    fn whole(self, model_context: usize) -> Self {
+    /// room for the longest text, since a text is one step. Nothing of one is kept for another.
+    ///
+    /// # Errors
+    /// Returns [`EngineError::BadOption`] for a context that no step has room for.
+    fn whole(self, model_context: usize) -> Result<Self, EngineError> {
         let context = self.context.unwrap_or(model_context.min(WHOLE_MAX));
-        let prefill = self.prefill.max(context.min(PREFILL_MAX));
-        Self { context: Some(context), prefill, further_rows: 0, ..self }
+        check("context", context, 1, model_context.min(PREFILL_MAX))?;
+        let prefill = self.prefill.max(context);
+        Ok(Self { context: Some(context), prefill, further_rows: 0, kept: 0, ..self })
     }
 
     /// Returns the demand on placement for texts of a model of `model_context` positions.
@@ -182,11 +192,16 @@ mod tests {
             let message = options.demand(32768).unwrap_err().to_string();
             assert!(message.contains(name), "{message}");
         }
-        let whole = base.whole(2048);
+        let whole = base.whole(2048).unwrap();
         assert_eq!((whole.context, whole.prefill, whole.further_rows), (Some(2048), 2048, 0));
-        let whole = EngineOptions { context: Some(100), further_rows: 9, ..base }.whole(2048);
+        let whole =
+            EngineOptions { context: Some(100), further_rows: 9, ..base }.whole(2048).unwrap();
         assert_eq!((whole.context, whole.prefill, whole.further_rows), (Some(100), 512, 0));
-        assert_eq!(base.whole(1 << 20).context, Some(WHOLE_MAX));
+        assert_eq!(base.whole(1 << 20).unwrap().context, Some(WHOLE_MAX));
+        let wide = EngineOptions { context: Some(PREFILL_MAX + 1), ..base };
+        assert!(wide.whole(1 << 20).unwrap_err().to_string().contains("context"));
+        let Demand::Within(bounds) = whole.demand_of_units(2048).unwrap() else { panic!("sizes") };
+        assert_eq!((bounds.unit, bounds.rows), (512, 512));
         let huge = EngineOptions { context: Some(1 << 24), sequences: 4096, ..base };
         assert!(huge.demand(1 << 24).is_err());
     }

@@ -188,6 +188,14 @@ fn embedding_models_have_a_mean_and_two_products() {
         (Draft::embedding().replace(second, None), second),
         (Draft::embedding().replace(first, Some(zeros(first, &[48, HIDDEN + 1]))), first),
         (Draft::embedding().replace(second, Some(zeros(second, &[16, 47]))), second),
+        // Nothing in the file, and a width that no memory holds.
+        (Draft::embedding().replace(second, Some(zeros(second, &[0, 48]))), second),
+        (
+            Draft::embedding()
+                .replace(first, Some(zeros(first, &[0, HIDDEN])))
+                .replace(second, Some(zeros(second, &[1 << 40, 0]))),
+            first,
+        ),
     ] {
         let error = draft.open().err().unwrap();
         assert!(error.contains(mark), "{mark}: {error}");

@@ -329,6 +329,13 @@ impl Drafting {
             return Ok(None);
         }
         let draft = Draft { source: draft.clone(), model: draft.open(settings.quantize)? };
+        if draft.model.config().family.only_embeds() {
+            bail!(
+                "{} makes embeddings and guesses no tokens; --draft takes a smaller model of the \
+                 same family, or ngram",
+                draft.source.name()
+            );
+        }
         let [own, others] = [&draft.model, model].map(|model| tokenizer(model.checkpoint()));
         check_tokens((&draft.source.name(), &own?), (&name, &others?))?;
         if let Some(reason) = draft.is_too_large(&name, model, settings.kv) {

@@ -43,6 +43,11 @@ impl Computed {
         Self { precision: Precision::of_prompt(tokens), other_from: tokens }
     }
 
+    /// Describes a text of any length whose vector has to be as exact as that of a short one.
+    pub(super) fn exact(tokens: usize) -> Self {
+        Self { precision: Precision::Exact, other_from: tokens }
+    }
+
     /// Describes a sequence of `length` positions that a store returned. The pages tell the
     /// precision of the prompt but not its length: an exact prompt has at most [`BULK_ROWS`]
     /// tokens, a bulk one may go on to the end.

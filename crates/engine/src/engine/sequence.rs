@@ -195,7 +195,10 @@ impl Sequence {
 
     /// Returns how its positions are computed.
     pub(super) fn computed(&self) -> Computed {
-        Computed::with_prompt(self.prompt)
+        match self.is_whole {
+            true => Computed::exact(self.prompt),
+            false => Computed::with_prompt(self.prompt),
+        }
     }
 
     /// Returns the precision of the row of a position if it is run. It depends only on the request,

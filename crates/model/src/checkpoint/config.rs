@@ -8,7 +8,7 @@ use crate::error::ModelError;
 pub(crate) const LAYERS_MAX: usize = 256;
 /// The largest width (hidden, heads x head dimension, feed-forward) that a configuration may ask
 /// for.
-const WIDTH_MAX: usize = 1 << 20;
+pub(crate) const WIDTH_MAX: usize = 1 << 20;
 /// The most vocabulary entries that a configuration may ask for.
 pub(crate) const VOCABULARY_MAX: usize = 1 << 24;
 /// The longest context that a configuration may ask for, in tokens.
@@ -441,7 +441,7 @@ pub(crate) fn every_nth_global(layers: usize, pattern: usize, window: usize) -> 
     (0..layers).map(kind).collect()
 }
 
-fn in_range(key: &str, found: usize, low: usize, high: usize) -> Result<(), ModelError> {
+pub(crate) fn in_range(key: &str, found: usize, low: usize, high: usize) -> Result<(), ModelError> {
     if (low..=high).contains(&found) {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use trine_weights::{Checkpoint, DType, Metadata, Tensor};
 
-use crate::checkpoint::config::{Config, EmbeddingConfig, Family};
+use crate::checkpoint::config::{Config, EmbeddingConfig, Family, WIDTH_MAX, in_range};
 use crate::checkpoint::config_gguf::Tensors;
 use crate::error::ModelError;
 use crate::names::{self, DRAFT_PREFIX};
@@ -104,8 +104,13 @@ impl<'a> Finder<'a> {
     /// Reads the widths of the products after the last norm of an EmbeddingGemma.
     pub(crate) fn read_dense(&self, config: &mut Config) -> Result<(), ModelError> {
         if let Family::Embedding(own) = &mut config.family {
+            let width = |name: &str| {
+                let rows = self.rows(name)?;
+                in_range(&self.file_name(name), rows, 1, WIDTH_MAX)?;
+                Ok::<_, ModelError>(rows)
+            };
             let [inner, dimensions] = names::DENSE;
-            *own = EmbeddingConfig { inner: self.rows(inner)?, dimensions: self.rows(dimensions)? };
+            *own = EmbeddingConfig { inner: width(inner)?, dimensions: width(dimensions)? };
         }
         Ok(())
     }

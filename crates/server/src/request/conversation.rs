@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use serde_json::{Map, Value};
-use trine_engine::PromptPicture;
+use trine_engine::{EngineError, PromptPicture};
 use trine_text::{
     Content, MAX_PROMPT_BYTES, Message, PicturePrompt, RenderOptions, ReplyFormat, Tokenizer,
 };
@@ -447,6 +447,9 @@ fn render(
     messages: Vec<Message>,
     rendering: &Rendering,
 ) -> Result<String, ApiError> {
+    if !model.limits().generates {
+        return Err(EngineError::OnlyEmbeds.into());
+    }
     let template = model.template().ok_or_else(|| {
         let message = "this is a base model: it continues text and was not trained to chat; choose \
             one with -it in its name, or use /v1/completions";
