@@ -81,7 +81,8 @@ pub struct Batch<'a> {
     pub sequence_of: &'a [u32],
     /// How many of its sequence's rows after each row the row sees as well. Empty if each row sees
     /// only itself and what is before it. The rows of a picture that see one another have `n - 1`,
-    /// `n - 2`, ... 0. A window limits what a row sees before it, not after it
+    /// `n - 2`, ... 0. A window limits what a row sees before it, and after it only where attention
+    /// says [`Ahead::Window`](trine_model::Ahead::Window)
     /// (`docs/decisions/028-rows-that-see-ahead.md`).
     pub ahead: &'a [u32],
     /// Where the sequences keep their keys and values.

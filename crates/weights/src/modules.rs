@@ -14,10 +14,12 @@ const BYTES_MAX: u64 = 1 << 16;
 /// The most modules of a model; EmbeddingGemma has 5.
 const MODULES_MAX: usize = 32;
 const MODULES: &str = "modules.json";
+/// The number of the first product in names of tensors.
+const FIRST_DENSE: usize = 2;
 
 /// A product with a matrix after the model's last norm.
 pub(crate) struct DenseModule {
-    /// The name of its matrix as llama.cpp's files have it: `dense_N.weight` for module `N`.
+    /// The name of its matrix as llama.cpp's files have it: `dense_2.weight`, `dense_3.weight`.
     pub(crate) name: String,
     /// The file that holds the matrix, as [`DENSE_TENSOR`].
     pub(crate) path: PathBuf,
@@ -29,8 +31,9 @@ pub(crate) const DENSE_TENSOR: &str = "linear.weight";
 /// Returns the products that follow the model in a folder; none if it lists no modules.
 ///
 /// # Errors
-/// Returns an error for a list that cannot be read, a module outside the folder, a product with a
-/// bias or an activation, and products of something else than the mean of all positions.
+/// Returns an error for a list that cannot be read, a module outside the folder or without its
+/// settings, one of an unknown kind beside a product, a product with a bias or an activation, and
+/// products of something else than the mean of all positions.
 pub(crate) fn dense_modules(directory: &Path) -> Result<Vec<DenseModule>, WeightsError> {
     let list = directory.join(MODULES);
     let Some(Value::Array(modules)) = read_json::<Value>(&list, BYTES_MAX)? else {
@@ -44,12 +47,20 @@ pub(crate) fn dense_modules(directory: &Path) -> Result<Vec<DenseModule>, Weight
     let text = |module: &Value, key: &str| -> String {
         module.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
+    let kind_of = |module: &Value| -> String {
+        text(module, "type").rsplit('.').next().unwrap_or_default().to_owned()
+    };
+    // Without products the list changes nothing that is read here.
+    if !modules.iter().any(|module| kind_of(module) == "Dense") {
+        return Ok(Vec::new());
+    }
     let (mut dense, mut pooling) = (Vec::new(), None);
     for (index, module) in modules.iter().enumerate() {
-        let (kind, path) = (text(module, "type"), text(module, "path"));
-        let kind = kind.rsplit('.').next().unwrap_or_default();
-        if !matches!(kind, "Dense" | "Pooling") {
-            continue;
+        let (kind, path) = (kind_of(module), text(module, "path"));
+        match &*kind {
+            "Transformer" | "Normalize" => continue,
+            "Dense" | "Pooling" => {}
+            _ => return Err(unsupported(&list, "has a module that is not EmbeddingGemma's")),
         }
         let is_plain = |c: char| !matches!(c, '/' | '\\' | ':') && !c.is_control();
         if path.is_empty() || path.starts_with('.') || !path.chars().all(is_plain) {
@@ -59,19 +70,23 @@ pub(crate) fn dense_modules(directory: &Path) -> Result<Vec<DenseModule>, Weight
         }
         let folder = directory.join(path);
         let config = folder.join("config.json");
-        let settings = read_json::<Value>(&config, BYTES_MAX)?.unwrap_or_default();
+        let Some(settings) = read_json::<Value>(&config, BYTES_MAX)? else {
+            let problem = format!("{} of module {index} is missing", config.display());
+            return Err(WeightsError::malformed(&label, 0, problem));
+        };
         if kind == "Pooling" {
             pooling = Some((config, settings));
             continue;
         }
         check_dense(&config, &settings)?;
-        let (name, path) = (format!("dense_{index}.weight"), folder.join("model.safetensors"));
-        dense.push(DenseModule { name, path });
+        // Files of llama.cpp count from the module after the pooling.
+        let name = format!("dense_{}.weight", dense.len() + FIRST_DENSE);
+        dense.push(DenseModule { name, path: folder.join("model.safetensors") });
     }
-    match pooling {
-        Some((config, settings)) if !dense.is_empty() => check_mean(&config, &settings)?,
-        _ => {}
-    }
+    let Some((config, settings)) = pooling else {
+        return Err(unsupported(&list, "has products and no pooling before them"));
+    };
+    check_mean(&config, &settings)?;
     Ok(dense)
 }
 
@@ -150,6 +165,14 @@ mod tests {
             (outside("/etc"), dense.clone(), mean.clone(), "plain name"),
             (outside(""), dense.clone(), mean.clone(), "plain name"),
             (json!(vec![json!({}); 33]), dense.clone(), mean.clone(), "at most 32"),
+            (
+                json!([module("LayerNorm", "2_Dense"), module("Dense", "2_Dense")]),
+                dense.clone(),
+                mean.clone(),
+                "module",
+            ),
+            (json!([module("Dense", "2_Dense")]), dense.clone(), mean.clone(), "no pooling"),
+            (json!([module("Dense", "7_Dense")]), dense.clone(), mean.clone(), "missing"),
             (modules.clone(), json!({"bias": false}), mean.clone(), "activation"),
             (modules.clone(), json!({"activation_function": identity}), mean, "bias"),
             (modules.clone(), dense.clone(), json!({"pooling_mode": "cls"}), "pooling"),

@@ -153,8 +153,7 @@ impl Inputs {
             prompt => prompt.ids(lease, self.adds_bos)?,
         };
         let is_text = self.adds_bos && !matches!(prompt, Prompt::Ids(_));
-        let end = lease.tokenizer.end_of_text();
-        let end = end.filter(|end| is_text && ids.last() != Some(end));
+        let end = lease.tokenizer.end_of_text().filter(|_| is_text);
         let context = lease.limits().context;
         if self.cuts && ids.len() + usize::from(end.is_some()) > context {
             note(format!(

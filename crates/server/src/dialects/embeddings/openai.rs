@@ -140,9 +140,14 @@ fn read(fields: Fields<'_>) -> Result<EmbeddingRequest, ApiError> {
     let priority = fields.read_or(&PRIORITY)? as i32;
     let adds_bos = fields.read_or(&ADDS_BOS)?;
     let prompts = read_prompts(fields, &INPUTS, TEXTS_MAX)?;
-    let mut task = None;
+    let mut task: Option<(&str, String)> = None;
     for row in [&INPUT_TYPE, &PROMPT_NAME] {
-        task = fields.read(row)?.map(|name| (row.name, name.to_owned())).or(task);
+        let Some(name) = fields.read(row)? else { continue };
+        if let Some((other, _)) = task.filter(|(_, other)| other != name) {
+            let message = format!("{other} names another task; leave one of the two out");
+            return Err(ApiError::field(row.name, message));
+        }
+        task = Some((row.name, name.to_owned()));
     }
     Ok(EmbeddingRequest {
         inputs: Inputs { param: "input", prompts, adds_bos, cuts: false, dimensions, task },
