@@ -12,6 +12,7 @@ use crate::error::{GIVE_A_MODEL, quoted};
 use crate::json::{exists, read_json};
 use crate::map::Mapping;
 use crate::modules::{DENSE_TENSOR, dense_modules};
+use crate::packed::refuse_quantised;
 use crate::tensor::{Data, Integers};
 use crate::{SafetensorsFile, Tensor, UnreadableTensor, WeightsError, foreign};
 
@@ -155,6 +156,7 @@ fn read_metadata(directory: &Path) -> Result<HuggingFaceMetadata, WeightsError> 
     if !config.is_object() {
         return Err(not_an_object(&config_path));
     }
+    refuse_quantised(&config, &config_path)?;
     Ok(HuggingFaceMetadata {
         config,
         generation_config: read_json(&directory.join("generation_config.json"), CONFIG_BYTES_MAX)?,

@@ -45,6 +45,7 @@ mod json;
 #[allow(unsafe_code, reason = "memory mapping and the SIGBUS guard need system calls")]
 pub mod map;
 mod modules;
+mod packed;
 mod part;
 mod quantize;
 pub mod safetensors_file;
