@@ -48,12 +48,11 @@ fn form(name: &str) -> Option<Refused> {
     families::form(name, &by_parts(&parts))
 }
 
-/// Returns the models of the same generation and size as `model`, itself among them; for the
-/// models that no generation names only itself.
+/// Returns the models of the same generation or family and size as `model`, itself among them.
 pub fn same_size(model: &'static CatalogModel) -> Vec<&'static CatalogModel> {
     match model.parts() {
         Some(parts) => by_parts(&parts),
-        None => vec![model],
+        None => MODELS.iter().filter(|own| own.is_sibling(model)).collect(),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::library::ModelLibrary;
 
 pub use budget::fit;
 pub use importance::Importance;
-pub use metadata::numbers;
+pub use metadata::{FileType, numbers};
 pub use observed::Observed;
 pub use recipe::{Mixture, Recipe};
 
@@ -115,12 +115,12 @@ impl Subject {
         }
     }
 
-    /// Returns the metadata for a copy of llama.cpp's type of files `file_type`.
+    /// Returns the metadata for a copy that says this of its format.
     ///
     /// # Errors
     /// Returns an error if the tokenizer cannot be read, or a GGUF file cannot say what the model
     /// is.
-    pub fn metadata(&self, library: &ModelLibrary, file_type: Option<u32>) -> Result<Entries> {
+    pub fn metadata(&self, library: &ModelLibrary, file_type: FileType) -> Result<Entries> {
         match self {
             Self::Model(model) => metadata::for_file(library, model, file_type),
             Self::Draft(draft, _) => metadata::for_draft(draft, file_type),

@@ -56,6 +56,11 @@ pub fn encode(dtype: DType, input: &[f32], out: &mut Vec<u8>) -> Result<(), Weig
     result
 }
 
+/// Returns whether importances change what a format's encoder writes.
+pub fn takes_importances(dtype: DType) -> bool {
+    can_encode(dtype) && dtype.is_quantized() && dtype != DType::Q8_0
+}
+
 /// Does the same as [`encode`] into a buffer of exactly the encoding's length. An error in an
 /// element counts as much as its `importance`: the mean square of what it is multiplied with, as an
 /// importance matrix has it.

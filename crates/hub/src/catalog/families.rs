@@ -99,7 +99,7 @@ const GOOGLES: [Family; 11] = [
 const FORMS: [Family; 2] = [
     Family {
         names: &["mlx", "mtp", "nvfp4", "mxfp8", "mxfp4"],
-        why: Why::Form("Ollama has it for Apple's MLX only, and trine reads GGUF"),
+        why: Why::Form("Ollama's files of this form are for Apple's MLX"),
     },
     Family { names: &["cloud"], why: Why::Form("it runs on Ollama's servers only") },
 ];

@@ -420,6 +420,11 @@ impl CatalogModel {
             && parts.zip(self.parts()).is_some_and(|(parts, own)| same(parts, own))
     }
 
+    /// Returns whether both are the same model, in the same or in different formats.
+    pub(super) fn is_sibling(&self, other: &Self) -> bool {
+        self.family == other.family && std::ptr::eq(self.shape, other.shape)
+    }
+
     /// Returns its parts, which all its names have.
     pub(super) fn parts(&self) -> Option<Parts> {
         Parts::of(&self.name())

@@ -290,6 +290,12 @@ mod tests {
             let found = catalog::models().iter().filter(|model| machine.loses_least(model));
             found.map(CatalogModel::name).filter(|name| name.starts_with("gemma4")).collect()
         };
+        // One of each model, whatever its names.
+        let plenty = Suited::of(Room { free: Some(400 << 30), beside: 0 }, Some(1e12), None);
+        let found = catalog::models().iter().filter(|model| plenty.loses_least(model));
+        let bits: Vec<_> = found.map(|model| catalog::same_size(model)[0].name()).collect();
+        let different: std::collections::BTreeSet<_> = bits.iter().collect();
+        assert_eq!(different.len(), bits.len(), "{bits:?}");
         assert_eq!(finest(2, None), [""; 0]);
         // Q8_0 of 12B would be slower than people read there.
         let small = ["e2b-it-q8_0", "e4b-it-q8_0", "12b"];

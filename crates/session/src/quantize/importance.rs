@@ -12,10 +12,13 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use trine_weights::{Checkpoint, gguf};
+use trine_weights::{Checkpoint, DType, Tensor, gguf};
 
-/// The bytes of the largest file in the older layout: 16 times those of a model with 128 experts.
+/// The bytes of the largest file: 16 times those of a model with 128 experts.
 const LARGEST: u64 = 1 << 30;
+/// The most entries, and bytes of a name: as many as a GGUF file has for tensors.
+const ENTRIES_MAX: usize = 1 << 16;
+const NAME_BYTES_MAX: usize = 64;
 
 /// How much the columns of matrices matter.
 #[derive(Debug, Default)]
@@ -32,14 +35,21 @@ impl Importance {
     pub fn open(path: &Path) -> Result<Self> {
         let of_file = || format!("{} is no importance matrix that can be read", path.display());
         let mut file = File::open(path).with_context(of_file)?;
+        if file.metadata().with_context(of_file)?.len() > LARGEST {
+            bail!("{}: it has more than {LARGEST} bytes", of_file());
+        }
         let mut magic = [0; 4];
         file.read_exact(&mut magic).with_context(of_file)?;
         let read = match magic == gguf::MAGIC {
-            true => Self::of_gguf(&Checkpoint::open(path)?),
-            false => {
-                if file.metadata()?.len() > LARGEST {
-                    bail!("{}: more than {LARGEST} bytes", of_file());
+            true => {
+                let file = Checkpoint::open(path)?;
+                // Other parts of a split file are larger than the first.
+                match file.file_bytes() > LARGEST {
+                    true => bail!("{}: its parts have more than {LARGEST} bytes", of_file()),
+                    false => Self::of_gguf(&file),
                 }
+            }
+            false => {
                 let mut bytes = magic.to_vec();
                 file.take(LARGEST).read_to_end(&mut bytes)?;
                 Self::of_words(&bytes)
@@ -85,9 +95,13 @@ impl Importance {
             let Some(name) = sums.name().strip_suffix(".in_sum2") else { continue };
             let counts = file
                 .tensor(&format!("{name}.counts"))
-                .with_context(|| format!("{name} has no counts"))?
-                .to_f32()?;
-            let values = sums.to_f32()?;
+                .with_context(|| format!("{name} has no counts"))?;
+            let floats = |tensor: &Tensor| match tensor.dtype() {
+                DType::F32 => Ok(tensor.to_f32()?),
+                other => bail!("{} is {other}, not F32", tensor.name()),
+            };
+            let (counts, values) = (checked(name, floats(counts)?)?, floats(sums)?);
+            let values = checked(name, values)?;
             if counts.is_empty() || !values.len().is_multiple_of(counts.len()) {
                 bail!("{name} has {} counts for {} values", counts.len(), values.len());
             }
@@ -102,9 +116,16 @@ impl Importance {
     fn of_words(bytes: &[u8]) -> Result<Self> {
         let mut rest = Words(bytes);
         let mut means = HashMap::new();
-        for entry in 0..rest.count()? {
+        let entries = rest.count()?;
+        if entries > ENTRIES_MAX {
+            bail!("it has {entries} entries; at most {ENTRIES_MAX} are read");
+        }
+        for entry in 0..entries {
             let read = (|| {
                 let length = rest.count()?;
+                if !(1..=NAME_BYTES_MAX).contains(&length) {
+                    bail!("a name of {length} bytes; they have 1 to {NAME_BYTES_MAX}");
+                }
                 let name = String::from_utf8(rest.bytes(length)?.to_vec())?;
                 let calls = rest.count()?;
                 let values = rest.count()?;
@@ -115,7 +136,12 @@ impl Importance {
                 Ok::<_, anyhow::Error>((name, own))
             })();
             let (name, own) = read.with_context(|| format!("entry {entry} is damaged"))?;
-            means.insert(name, own);
+            if own.is_empty() {
+                bail!("entry {entry} has no values");
+            }
+            if means.insert(name, own).is_some() {
+                bail!("entry {entry} has the name of an earlier one");
+            }
         }
         Ok(Self { means })
     }
@@ -128,7 +154,9 @@ fn mean(sum: f32, count: f32) -> f32 {
 
 fn checked(name: &str, means: Vec<f32>) -> Result<Vec<f32>> {
     match means.iter().position(|mean| !mean.is_finite() || *mean < 0.0) {
-        Some(position) => bail!("{name} has {} at {position}", means[position]),
+        Some(position) => {
+            bail!("{name}: number {position} is {}, and has to be a number from 0", means[position])
+        }
         None => Ok(means),
     }
 }
@@ -204,7 +232,8 @@ mod tests {
             assert!(refused(&whole[..cut]).contains("imatrix.dat"), "{cut}");
         }
         assert!(refused(&[0; 4]).contains("no entries"));
-        assert!(refused(&i32::MAX.to_le_bytes()).contains("entry 0"));
+        assert!(refused(&i32::MAX.to_le_bytes()).contains("at most 65536"));
+        assert!(refused(&1_i32.to_le_bytes()).contains("entry 0"));
         assert!(refused(&(-1_i32).to_le_bytes()).contains("negative"));
         for at in 0..600 {
             let mut bytes = whole.clone();
@@ -213,6 +242,50 @@ mod tests {
             // Any answer but a panic.
             let _ = Importance::open(&path);
         }
+    }
+
+    /// Writes a GGUF file with an entry, and returns what is wrong with it.
+    fn gguf_of(dtype: DType, sums: &[f32], counts: &[f32]) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("imatrix.gguf");
+        let mut metadata = gguf::GgufMetadata::new("imatrix.gguf");
+        metadata.insert("general.type", gguf::Value::String("imatrix".into()));
+        let mut writer = gguf::Writer::new(&path, metadata).unwrap();
+        let tensor = |name: &str, dtype: DType, values: &[f32]| {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let shape = [values.len()];
+            let own = Tensor::from_owned(name, DType::F32, &shape, bytes).unwrap();
+            trine_weights::quantize_tensor(&own, dtype).unwrap()
+        };
+        let tensors = [
+            tensor("w.weight.in_sum2", dtype, sums),
+            tensor("w.weight.counts", DType::F32, counts),
+        ];
+        for tensor in &tensors {
+            writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
+        }
+        let mut data = writer.start().unwrap();
+        tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
+        data.finish().unwrap();
+        Importance::open(&path).err().map(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn numbers_that_are_no_sums_are_refused() {
+        assert_eq!(gguf_of(DType::F32, &[1.0, 0.0, 4.0, 9.0], &[2.0, 0.0]), None);
+        for (dtype, sums, counts, mark) in [
+            (DType::F16, [1.0, 2.0], [1.0], "not F32"),
+            (DType::F32, [1.0, f32::NAN], [1.0], "NaN"),
+            (DType::F32, [1.0, -2.0], [1.0], "-2"),
+            (DType::F32, [1.0, 2.0], [f32::NAN], "NaN"),
+            (DType::F32, [1.0, 2.0], [-1.0], "-1"),
+            (DType::F32, [1.0, 2.0], [f32::INFINITY], "inf"),
+        ] {
+            let error = gguf_of(dtype, &sums, &counts).unwrap();
+            assert!(error.contains(mark) && error.contains("w.weight"), "{mark}: {error}");
+        }
+        let error = gguf_of(DType::F32, &[1.0, 2.0], &[1.0, 1.0, 1.0]).unwrap();
+        assert!(error.contains("3 counts"), "{error}");
     }
 
     #[test]

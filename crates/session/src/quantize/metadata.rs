@@ -28,7 +28,18 @@ const LAYERS_OF_27B: usize = 62;
 /// The period of global layers that readers assume.
 const PATTERN: usize = 6;
 
-/// Returns the metadata for a copy of `model` of llama.cpp's type of files `file_type`.
+/// What a copy says of its format (`general.file_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileType {
+    /// What its source says: no matrix has changed.
+    Kept,
+    /// llama.cpp's number (`enum llama_ftype`).
+    Number(u32),
+    /// Nothing: there is no number for its mixture.
+    Unnamed,
+}
+
+/// Returns the metadata for a copy of `model`.
 ///
 /// # Errors
 /// Returns an error if the model's tokenizer cannot be read, or it is a Gemma 3n that does not
@@ -36,7 +47,7 @@ const PATTERN: usize = 6;
 pub(super) fn for_file(
     library: &ModelLibrary,
     model: &Model,
-    file_type: Option<u32>,
+    file_type: FileType,
 ) -> Result<Entries> {
     if matches!(model.config().family, Family::Gemma3n(own) if !own.scales_correction) {
         bail!(
@@ -45,7 +56,7 @@ pub(super) fn for_file(
         );
     }
     let mut entries = match model.checkpoint().metadata() {
-        Metadata::Gguf(metadata) => copied(metadata),
+        Metadata::Gguf(metadata) => copied(metadata, file_type),
         Metadata::HuggingFace(files) => from_hugging_face(library, model, files)?,
     };
     put_file_type(&mut entries, file_type);
@@ -56,9 +67,9 @@ pub(super) fn for_file(
 ///
 /// # Errors
 /// Returns an error if its tokenizer cannot be read.
-pub(super) fn for_draft(draft: &Assistant, file_type: Option<u32>) -> Result<Entries> {
+pub(super) fn for_draft(draft: &Assistant, file_type: FileType) -> Result<Entries> {
     let mut entries = match draft.checkpoint().metadata() {
-        Metadata::Gguf(metadata) => copied(metadata),
+        Metadata::Gguf(metadata) => copied(metadata, file_type),
         Metadata::HuggingFace(files) => {
             let mut entries = named(files, gemma4::DRAFT);
             let config = &draft.config().config;
@@ -75,18 +86,22 @@ pub(super) fn for_draft(draft: &Assistant, file_type: Option<u32>) -> Result<Ent
     Ok(entries)
 }
 
-/// Sets the type of the file; without one a copy keeps its source's.
-fn put_file_type(entries: &mut Entries, file_type: Option<u32>) {
+/// Sets the type of the file.
+fn put_file_type(entries: &mut Entries, file_type: FileType) {
     entries.insert("general.quantization_version", Value::U32(2));
-    if let Some(file_type) = file_type {
+    if let FileType::Number(file_type) = file_type {
         entries.insert("general.file_type", Value::U32(file_type));
     }
 }
 
-/// Copies the metadata of a GGUF file, except how the file was split.
-fn copied(metadata: &Entries) -> Entries {
+/// Copies the metadata of a GGUF file, except how the file was split and, where matrices change,
+/// what it says of their making.
+fn copied(metadata: &Entries, file_type: FileType) -> Entries {
+    let is_made = |key: &str| key == "general.file_type" || key.starts_with("quantize.imatrix.");
+    let is_kept =
+        |key: &str| !key.starts_with("split.") && (file_type == FileType::Kept || !is_made(key));
     let mut entries = Entries::default();
-    for (key, value) in metadata.iter().filter(|(key, _)| !key.starts_with("split.")) {
+    for (key, value) in metadata.iter().filter(|(key, _)| is_kept(key)) {
         entries.insert(key, value.clone());
     }
     entries
@@ -112,7 +127,7 @@ pub(super) fn norm_factor(model: &Model, name: &str) -> f32 {
 }
 
 fn implied_scale(config: &Config, layer: &LayerConfig) -> f32 {
-    if config.family != Family::Gemma3 {
+    if !matches!(config.family, Family::Gemma3 | Family::Embedding(_)) {
         return 1.0;
     }
     let scalar = if config.layers.len() == LAYERS_OF_27B {
@@ -479,7 +494,7 @@ mod tests {
     fn a_gemma3n_has_the_keys_of_published_files() {
         let goldens = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
         let model = Model::open(&goldens.join("gemma3n-b")).unwrap();
-        let entries = for_file(&ModelLibrary::default(), &model, Some(7)).unwrap();
+        let entries = for_file(&ModelLibrary::default(), &model, FileType::Number(7)).unwrap();
         assert_eq!(entries.str("general.architecture").unwrap(), "gemma3n");
         let get = |key: &str| entries.get(&format!("gemma3n.{key}"));
         assert!(
@@ -507,7 +522,7 @@ mod tests {
         config["altup_correct_scale"] = serde_json::Value::Bool(false);
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         let model = Model::open(folder.path()).unwrap();
-        let error = for_file(&ModelLibrary::default(), &model, Some(7)).err().unwrap();
+        let error = for_file(&ModelLibrary::default(), &model, FileType::Number(7)).err().unwrap();
         assert!(error.to_string().contains("altup_correct_scale"), "{error}");
     }
 

@@ -46,6 +46,8 @@ struct Facts {
     layers: usize,
     /// Whether at least four heads share keys and values.
     shares_values: bool,
+    /// Whether the table of embeddings is the output as well.
+    is_tied: bool,
 }
 
 /// The format of one kind of matrix by its place among `count` of them.
@@ -169,6 +171,7 @@ impl Recipe {
                 .layers
                 .first()
                 .is_some_and(|layer| layer.heads >= 4 * layer.kv_heads.max(1)),
+            is_tied: !weights.iter().any(|weight| weight.name == names::OUTPUT),
         };
         let is_value = |weight: &Weight| part_of(&weight.name).1 == "attn_v.weight";
         let all_values = weights.iter().filter(|weight| is_value(weight)).count();
@@ -192,8 +195,11 @@ impl Mixture {
         if name == names::PER_LAYER_PROJECTION || name == names::DRAFT_CENTROIDS {
             return None;
         }
-        if [names::TOKEN_EMBEDDING, names::OUTPUT, names::PER_LAYER_EMBEDDING].contains(&name) {
+        if name == names::OUTPUT {
             return Some(self.table);
+        }
+        if [names::TOKEN_EMBEDDING, names::PER_LAYER_EMBEDDING].contains(&name) {
+            return Some(if model.is_tied { self.table } else { self.base });
         }
         let (layer, part) = part_of(name);
         let place = (layer.unwrap_or(0), model.layers);
@@ -288,7 +294,7 @@ mod tests {
                 .filter_map(|number| number.parse().ok())
                 .collect();
             let [_, layers, heads, kv_heads, ..] = numbers[..] else { panic!("{facts}") };
-            let model = Facts { layers, shares_values: heads >= 4 * kv_heads };
+            let model = Facts { layers, shares_values: heads >= 4 * kv_heads, is_tied: true };
             let all: Vec<usize> = (0..layers).collect();
             // Layers whose values are their keys have no matrix of values.
             let valued = by_layer(&types["Q4_K_M"]["attn_v"], &all);
@@ -324,6 +330,17 @@ mod tests {
             }
         }
         assert!(compared > 30_000, "{compared}");
+    }
+
+    /// llama.cpp gives the table the format of the output only if it is the output.
+    #[test]
+    fn a_table_beside_an_output_is_as_other_matrices() {
+        let untied = Facts { layers: 8, shares_values: false, is_tied: false };
+        let Some(Recipe::Mixture(mixture)) = Recipe::parse("q4_k_m") else { panic!("a mixture") };
+        let of = |facts, name| mixture.format(facts, name, (0, 8));
+        assert_eq!(of(untied, names::TOKEN_EMBEDDING), Some(Q4K));
+        assert_eq!(of(untied, names::OUTPUT), Some(Q6K));
+        assert_eq!(of(Facts { is_tied: true, ..untied }, names::TOKEN_EMBEDDING), Some(Q6K));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use trine_model::{Weight, names};
 use trine_session::model_source::{Source, find};
-use trine_session::quantize::{Importance, Recipe, Subject, fit, numbers};
+use trine_session::quantize::{FileType, Importance, Recipe, Subject, fit, numbers};
 use trine_weights::gguf::{DataWriter, GgufMetadata, Writer};
-use trine_weights::{DType, Metadata, Tensor, fallback, loss, quantize_weighted};
+use trine_weights::{DType, Metadata, Tensor, blocks, fallback, loss, quantize_weighted};
 
 use crate::cli::QuantizeArgs;
 use crate::destination;
@@ -115,16 +115,20 @@ pub(crate) fn run(set: &Settings, mut args: QuantizeArgs) -> Result<()> {
     let source = find(library, Some(&args.input), args.fetch.download())?.source;
     args.output = destination::behind_links(&args.output)?;
     destination::check_new(&args.output, args.force, &source)?;
+    check_imatrix(&args)?;
     let subject = Subject::open(&source)?;
     let importance = args.imatrix.as_deref().map(Importance::open).transpose()?;
     let importance = importance.unwrap_or_default();
-    let metadata = subject.metadata(library, args.recipe.and_then(Recipe::file_type))?;
     let watch = Watch::new();
     let formats = match (args.recipe, args.fit) {
         (Some(recipe), _) => recipe.formats(subject.config(), &subject.weights()),
-        (None, size) => fitting(&subject, &args, &importance, &metadata, size, &watch)?,
+        (None, size) => {
+            let metadata = subject.metadata(library, FileType::Unnamed)?;
+            fitting(&subject, &args, &importance, &metadata, size, &watch)?
+        }
     };
     let targets = targets(&subject, &args, &formats);
+    let metadata = subject.metadata(library, file_type(&args, &targets))?;
     check_importance(&importance, &subject, &targets)?;
     destination::clear(&args.output);
     destination::check_room(&args.output, targets.iter().map(Target::bytes).sum())?;
@@ -156,6 +160,30 @@ pub(crate) fn run(set: &Settings, mut args: QuantizeArgs) -> Result<()> {
     subject.check_written(&args.output)?;
     let report = report(&args, &source, &subject, &targets, &outcomes);
     if args.json { output::json(&report) } else { tell(&report) }
+}
+
+/// Returns what the file says of its format.
+fn file_type(args: &QuantizeArgs, targets: &[Target]) -> FileType {
+    let is_changed = |target: &Target| {
+        target.weights().iter().any(|own| own.is_matrix() && own.dtype != target.dtype)
+    };
+    match args.recipe.and_then(Recipe::file_type) {
+        _ if !targets.iter().any(is_changed) => FileType::Kept,
+        Some(number) => FileType::Number(number),
+        None => FileType::Unnamed,
+    }
+}
+
+/// Refuses to write over the importance matrix that is read.
+fn check_imatrix(args: &QuantizeArgs) -> Result<()> {
+    let same = args.imatrix.as_ref().and_then(|path| path.canonicalize().ok());
+    if same.is_some() && same == args.output.canonicalize().ok() {
+        bail!(
+            "{} is the importance matrix that is read; choose another name",
+            args.output.display()
+        );
+    }
+    Ok(())
 }
 
 /// Checks that an importance matrix is this model's: no entry has another number of columns, and
@@ -248,11 +276,12 @@ fn targets(subject: &Subject, args: &QuantizeArgs, formats: &[Option<DType>]) ->
                 }
             }
             None => {
-                let scale = factors(subject, &weight);
+                let factors = subject.tensor(&weight).factors().to_vec();
                 let target = target(subject, weight, joint, format, args);
                 let is_kept = target.dtype == target.source();
+                let scale = scale_of(&target.name, factors).filter(|_| is_kept);
                 targets.push(target);
-                targets.extend(scale.filter(|_| is_kept));
+                targets.extend(scale);
             }
         }
     }
@@ -263,10 +292,9 @@ fn targets(subject: &Subject, args: &QuantizeArgs, formats: &[Option<DType>]) ->
     targets
 }
 
-/// Returns the tensor with the factors of a matrix of NVFP4 that is copied.
-fn factors(subject: &Subject, weight: &Weight) -> Option<Target> {
-    let factors = subject.tensor(weight).factors().to_vec();
-    let part = weight.name.strip_suffix(".weight").filter(|_| !factors.is_empty())?;
+/// Returns the tensor with the factors of a matrix of NVFP4, if it has any.
+fn scale_of(matrix: &str, factors: Vec<f32>) -> Option<Target> {
+    let part = matrix.strip_suffix(".weight").filter(|_| !factors.is_empty())?;
     let (name, shape) = (format!("{part}.scale"), vec![factors.len()]);
     let holds = Holds::Numbers(factors);
     Some(Target { name, shape, dtype: DType::F32, fell_back: false, holds })
@@ -336,7 +364,8 @@ fn write_tensor(
             let (missed, power) = loss(stored, &tensor)?;
             let before = outcome.squares.unwrap_or_default();
             outcome.squares = Some((before.0 + missed, before.1 + power));
-            outcome.is_weighted |= !known_of(importance, subject, weight)?.is_empty();
+            outcome.is_weighted |= blocks::takes_importances(tensor.dtype())
+                && !known_of(importance, subject, weight)?.is_empty();
         }
         stored.release_pages(0..usize::MAX);
     }

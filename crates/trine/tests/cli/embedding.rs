@@ -133,6 +133,12 @@ fn what_it_cannot_do_is_refused_with_what_to_do() {
         ("/v1/embeddings", json!({"input": "a", "dimensions": 97}), 400, "at most"),
         ("/v1/embeddings", json!({"input": "a", "prompt_name": "poem"}), 400, "Clustering"),
         ("/v1/embeddings", json!({"input": [[5]], "input_type": "query"}), 400, "texts"),
+        (
+            "/v1/embeddings",
+            json!({"input": "a", "input_type": "query", "prompt_name": "document"}),
+            400,
+            "another task",
+        ),
         ("/v1/rerank", json!({"query": "a", "documents": []}), 400, "documents"),
         ("/v1/rerank", json!({"query": "", "documents": ["a"]}), 400, "query"),
         ("/v1/rerank", json!({"query": "a", "documents": ["a", 5]}), 400, "documents[1]"),
@@ -160,5 +166,39 @@ fn what_it_cannot_do_is_refused_with_what_to_do() {
     for command in ["show", "explain", "plan"] {
         let ran = trine(&[command, model]);
         assert_eq!(ran.code, 0, "{command}: {}", ran.err);
+    }
+}
+
+/// Attention's factor is implied by the head dimension, as in the file that is read.
+#[test]
+fn a_quantised_copy_makes_the_same_vectors() {
+    let (folder, source) = (tempfile::tempdir().unwrap(), golden(FILE));
+    let copy = folder.path().join("copy.gguf");
+    let flags = ["--type", "Q8_0", "--requantize"];
+    let paths = [source.to_str().unwrap(), copy.to_str().unwrap()];
+    trine(&[&["quantize"][..], &paths, &flags].concat()).ok();
+    let [before, after] = paths.map(|path| {
+        let serving = Serving::start(&[path]);
+        vector(&good(&serving, "/v1/embeddings", &json!({"input": "It rains."}))["data"][0]["embedding"])
+    });
+    let off = 1.0 - cosine(&before, &after);
+    assert!(off < 1e-3, "{off}");
+}
+
+/// Whatever dialect asks for a text is told what the model is for, before anything is done.
+#[test]
+fn conversations_are_refused_in_every_dialect() {
+    let serving = serve(FILE, &[]);
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": messages})),
+        ("/v1/chat/completions", json!({"messages": messages, "stream": true})),
+        ("/v1/messages", json!({"model": "x", "max_tokens": 4, "messages": messages})),
+        ("/v1/responses", json!({"input": "Hi"})),
+        ("/api/chat", json!({"messages": messages})),
+    ] {
+        let (status, answer) = ask(&serving, path, &body);
+        let text = answer.to_string();
+        assert!(status >= 400 && text.contains("embeddings"), "{path}: {status} {text}");
     }
 }

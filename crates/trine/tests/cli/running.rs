@@ -388,7 +388,20 @@ fn mixtures_are_written_with_importances_and_again() {
 
     // What is quantised stays so, unless that is asked for.
     let again = quantize(&at("plain.gguf"), "again.gguf", &["Q4_0"]).ok();
-    assert!(again.err.contains("--requantize") || again.json()["converted"] == 0);
+    assert_eq!(again.json()["converted"], 0);
+    let kind = |name: &str| {
+        let file = trine_weights::Checkpoint::open(std::path::Path::new(&at(name))).unwrap();
+        let trine_weights::Metadata::Gguf(keys) = file.metadata() else { panic!("a GGUF file") };
+        keys.optional_u64("general.file_type").unwrap()
+    };
+    // Q4_K_M is 15, whatever was asked for afterwards, and a size is no type.
+    assert_eq!(
+        [kind("plain.gguf"), kind("again.gguf"), kind("fit.gguf")],
+        [Some(15), Some(15), None]
+    );
+    let over = ["--type", "Q4_0", "--force", "--imatrix", &own];
+    let error = trine(&[&["quantize", &source, &own][..], &over].concat()).fails(1);
+    assert!(error.contains("importance matrix that is read"), "{error}");
     let again =
         quantize(&at("plain.gguf"), "again.gguf", &["Q4_0", "--requantize", "--force"]).ok();
     let report = again.json();

@@ -5,6 +5,8 @@
 //! integers are chosen again for the rounded ones, and the factors are fitted again to those, as
 //! long as that lowers the weighted error.
 
+use std::cmp::Ordering;
+
 use half::f16;
 
 use super::fit::{self, Grid, Importance};
@@ -173,9 +175,9 @@ impl<const RUNS: usize, const N: usize> Offsets<RUNS, N> {
         } else {
             return;
         };
-        if d > 0.0 && d_min >= 0.0 {
-            self.d = f16::from_f64(d).to_f32();
-            self.d_min = f16::from_f64(d_min).to_f32();
+        let [d, d_min] = [d, d_min].map(|factor| f16::from_f64(factor).to_f32());
+        if d > 0.0 && d_min >= 0.0 && d.is_finite() && d_min.is_finite() {
+            (self.d, self.d_min) = (d, d_min);
         }
     }
 }
@@ -276,7 +278,7 @@ fn refined<T: Clone>(
         let mut next = best.clone();
         refit(&mut next);
         let error = choose(&mut next);
-        if error >= best_error {
+        if error.partial_cmp(&best_error) != Some(Ordering::Less) {
             break;
         }
         (best, best_error) = (next, error);
