@@ -193,7 +193,7 @@ fn conversations_are_refused_in_every_dialect() {
     for (path, body) in [
         ("/v1/chat/completions", json!({"messages": messages})),
         ("/v1/chat/completions", json!({"messages": messages, "stream": true})),
-        ("/v1/messages", json!({"model": "x", "max_tokens": 4, "messages": messages})),
+        ("/v1/messages", json!({"model": "model", "max_tokens": 4, "messages": messages})),
         ("/v1/responses", json!({"input": "Hi"})),
         ("/api/chat", json!({"messages": messages})),
     ] {
