@@ -61,7 +61,7 @@ impl Sizes {
             let count = 1 + random.below(9);
             Experts {
                 count,
-                used: 1 + random.below(count.min(4)),
+                used: 1 + random.below(count),
                 width: width(random, 40),
                 are_joined: random.below(2) == 0,
                 has_factors: random.below(2) == 0,

@@ -2,7 +2,6 @@
 //! level, so memory traffic there bounds them, except where noted.
 
 use half::f16;
-use trine_model::TERMS_MAX;
 
 use super::lanes::{Lanes, MAX_LANES};
 use super::math;
@@ -277,32 +276,35 @@ pub(super) fn combine<S: Lanes>(s: S, terms: &[(f32, &[f32])], out: &mut [f32]) 
         [a, b, c] => combine_some(s, [*a, *b, *c], out),
         [a, b, c, d] => combine_some(s, [*a, *b, *c, *d], out),
         [a, b, c, d, e] => combine_some(s, [*a, *b, *c, *d, *e], out),
-        _ => panic!("{} terms; there are kernels for 1 to {COMBINED_MAX}", terms.len()),
+        _ => combine_terms(s, terms, out),
     }
 }
-
-/// The most terms of [`combine`]: a stream and its sources.
-const COMBINED_MAX: usize = 5;
-const _: () = assert!(COMBINED_MAX > TERMS_MAX, "a stream and as many sources as a step has");
 
 /// With the number of terms known, their pointers stay in registers.
 #[inline(always)]
 fn combine_some<S: Lanes, const N: usize>(s: S, terms: [(f32, &[f32]); N], out: &mut [f32]) {
+    combine_terms(s, &terms, out);
+}
+
+/// Combines any number of terms: as many as a token has experts.
+#[inline(always)]
+fn combine_terms<S: Lanes>(s: S, terms: &[(f32, &[f32])], out: &mut [f32]) {
     let length = out.len();
     assert!(terms.iter().all(|(_, x)| x.len() == length), "operands differ in length");
-    let factors = terms.map(|(factor, _)| s.splat(factor));
+    let Some(((factor, first), others)) = terms.split_first() else { return out.fill(0.0) };
     let whole = length - length % S::COUNT;
     for start in (0..whole).step_by(S::COUNT) {
-        let mut sum = s.mul(factors[0], s.read(&terms[0].1[start..start + S::COUNT]));
-        for term in 1..N {
-            sum = s.fma(factors[term], s.read(&terms[term].1[start..start + S::COUNT]), sum);
+        let place = start..start + S::COUNT;
+        let mut sum = s.mul(s.splat(*factor), s.read(&first[place.clone()]));
+        for (factor, x) in others {
+            sum = s.fma(s.splat(*factor), s.read(&x[place.clone()]), sum);
         }
-        s.write(&mut out[start..start + S::COUNT], sum);
+        s.write(&mut out[place], sum);
     }
     if whole < length {
-        let mut sum = s.mul(factors[0], s.read_tail(&terms[0].1[whole..], 0.0));
-        for term in 1..N {
-            sum = s.fma(factors[term], s.read_tail(&terms[term].1[whole..], 0.0), sum);
+        let mut sum = s.mul(s.splat(*factor), s.read_tail(&first[whole..], 0.0));
+        for (factor, x) in others {
+            sum = s.fma(s.splat(*factor), s.read_tail(&x[whole..], 0.0), sum);
         }
         s.write_tail(&mut out[whole..], sum);
     }
