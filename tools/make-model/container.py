@@ -75,8 +75,9 @@ class Tensors:
         fits = columns % FORMATS[wanted].elements == 0
         self.all.append(Tensor(f"{part}.weight", (columns, rows, *more), wanted if fits else FALLBACKS[wanted]))
 
-    def vector(self, part: str, columns: int, suffix: str = "weight") -> None:
-        self.all.append(Tensor(f"{part}.{suffix}", (columns,), "F32"))
+    def vector(self, part: str, columns: int, suffix: str = "weight", value: float | None = None) -> None:
+        values = None if value is None else (value,) * columns
+        self.all.append(Tensor(f"{part}.{suffix}", (columns,), "F32", values))
 
     def more_bits(self, layer: int, layers: int) -> bool:
         """Whether Q4_K_M gives some matrices of the layer 6 bits: the first and last eighth, and every third."""

@@ -136,7 +136,8 @@ def add_layer(made: Tensors, shape: Shape, layer: int) -> None:
     made.vector(name + "attn_q_norm", head_dim)
     made.matrix(name + "attn_q", hidden, query, main)
     if shape.has_cache(layer):
-        made.vector(name + "attn_k_norm", head_dim)
+        # Scores are not scaled: without this, softmax picks one position, and results hang on its ties.
+        made.vector(name + "attn_k_norm", head_dim, value=head_dim**-0.5)
         made.matrix(name + "attn_k", hidden, kv, main)
         if shape.is_local(layer) or not shape.keys_are_values:
             made.matrix(name + "attn_v", hidden, kv, better)
