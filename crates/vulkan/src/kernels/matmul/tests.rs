@@ -182,14 +182,14 @@ fn rounded(kind: OperandKind, weight: f32) -> f64 {
 
 /// Returns the product of a row of weights and a row of activations, and how much it may differ.
 fn product(kind: OperandKind, w: &[f32], x: &[f64]) -> (f64, f64) {
-    let (sum, size, most) =
-        w.iter().zip(x).fold((0.0, 0.0, 0.0_f64), |(sum, size, most), (&w, x)| {
+    let (sum, size, squares) =
+        w.iter().zip(x).fold((0.0, 0.0, 0.0_f64), |(sum, size, squares), (&w, x)| {
             let term = rounded(kind, w) * x;
-            (sum + term, size + term.abs(), most.max(term.abs()))
+            (sum + term, size + term.abs(), squares + term * term)
         });
     match kind {
         OperandKind::Split => (sum, SPLIT_SHARE * size),
-        _ => (sum, SHARE * size + HALF_STEP * most),
+        _ => (sum, SHARE * size + HALF_STEP * squares.sqrt()),
     }
 }
 
@@ -197,8 +197,8 @@ fn product(kind: OperandKind, w: &[f32], x: &[f64]) -> (f64, f64) {
 const SHARE: f64 = 4e-5;
 /// The same of a split product: 2^-22 of each factor, and sums in f32.
 const SPLIT_SHARE: f64 = 3e-6;
-/// What the step between two halves is at most, as a share of a half: a kernel may round the
-/// largest weight to the other neighbour of what it decodes.
+/// What the step between two halves is at most, as a share of a half: a kernel may round weights to
+/// the other neighbour of what it decodes, in a format of few bits several alike.
 const HALF_STEP: f64 = 1.0 / 1024.0;
 
 struct Case {
