@@ -8,7 +8,7 @@ mod recipe;
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use trine_model::{
     Assistant, AssistantConfig, Config, Family, Model, PerLayerConfig, Values, Weight,
 };
@@ -127,15 +127,18 @@ impl Subject {
         }
     }
 
-    /// Reads the file again and checks that it holds the same.
+    /// Reads the file that was written again and checks that it holds the same.
     ///
     /// # Errors
-    /// Returns an error if it does not; then the file is removed.
+    /// Returns an error if it does not.
     pub fn check_written(&self, path: &Path) -> Result<()> {
+        let unread = "the file that was written cannot be read again, and was removed";
         let agree = match self {
-            Self::Model(model) => are_same(Model::open(path)?.config(), model.config()),
+            Self::Model(model) => {
+                are_same(Model::open(path).context(unread)?.config(), model.config())
+            }
             Self::Draft(draft, _) => {
-                let (new, old) = (Assistant::open(path)?, draft.config());
+                let (new, old) = (Assistant::open(path).context(unread)?, draft.config());
                 let AssistantConfig { config, backbone, centroids } = new.config();
                 are_same(&without_values(config), &without_values(&old.config))
                     && (backbone, centroids) == (&old.backbone, &old.centroids)
@@ -143,7 +146,6 @@ impl Subject {
             }
         };
         if !agree {
-            let _ = std::fs::remove_file(path);
             bail!(
                 "this model has settings that a GGUF file cannot express; use --quantize while \
                  loading instead"

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Raw, entry, goldens, row, safetensors};
 use trine_weights::gguf::{Array, GgufMetadata as Keys, StringArray, Value, Writer};
-use trine_weights::{Checkpoint, DType, Metadata, SafetensorsFile, Tensor, safetensors_file};
+use trine_weights::{
+    Checkpoint, DType, Metadata, SafetensorsFile, Tensor, WeightsError, safetensors_file,
+};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -279,7 +281,7 @@ fn a_file_cut_while_open_is_an_error_and_the_process_lives() {
     });
     assert!(last.bytes().iter().all(|&byte| byte == 0));
     match cut.check_intact() {
-        Err(error @ trine_weights::WeightsError::Changed { .. }) => {
+        Err(error @ WeightsError::Changed { .. }) => {
             let message = error.to_string();
             assert!(message.contains("model.gguf") && message.contains("lost pages"), "{message}");
         }
@@ -511,6 +513,21 @@ fn unfinished_files_never_appear() {
     assert!(data.tensor(&other).is_err());
     drop(data);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    // What is checked is whole and readable, and one that is refused replaces nothing.
+    fs::write(&path, "old").unwrap();
+    let mut data = start();
+    data.bytes(&[0; 16]).unwrap();
+    let refused = data.finish_checked(|part| {
+        assert_eq!(Checkpoint::open(part).unwrap().tensors().len(), 1);
+        Err(WeightsError::Tensor { name: "a".to_owned(), problem: "is not wanted".to_owned() })
+    });
+    assert!(refused.unwrap_err().to_string().contains("is not wanted"));
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let mut data = start();
+    data.bytes(&[0; 16]).unwrap();
+    data.finish_checked::<WeightsError>(|_| Ok(())).unwrap();
+    assert_eq!(Checkpoint::open(&path).unwrap().tensors().len(), 1);
 
     let mut writer = Writer::new(&path, Keys::default()).unwrap();
     assert!(writer.declare(&"n".repeat(65), DType::F32, &[1]).is_err());

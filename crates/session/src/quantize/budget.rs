@@ -59,7 +59,7 @@ fn choices(
 ) -> Result<Vec<Choice>> {
     let tensor = subject.tensor(weight);
     let groups = subject.experts(weight);
-    let known = importance.of(&weight.name, tensor.columns(), groups)?;
+    let known = importance.of_weight(subject, weight)?;
     let is_output = [names::TOKEN_EMBEDDING, names::OUTPUT].contains(&weight.name.as_str());
     let layers = subject.config().layers.len() as f64;
     let share = if is_output { OUTPUT_SHARE * layers } else { 1.0 };

@@ -12,7 +12,10 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use trine_model::Weight;
 use trine_weights::{Checkpoint, DType, Tensor, gguf};
+
+use super::Subject;
 
 /// The bytes of the largest file: 16 times those of a model with 128 experts.
 const LARGEST: u64 = 1 << 30;
@@ -62,14 +65,18 @@ impl Importance {
         }
     }
 
-    /// Returns the number of matrices that the file has entries for.
-    pub fn len(&self) -> usize {
-        self.means.len()
-    }
-
-    /// Returns whether it has none.
+    /// Returns whether the file has entries for no matrix.
     pub fn is_empty(&self) -> bool {
         self.means.is_empty()
+    }
+
+    /// Returns the mean squares of what a weight's columns are multiplied with, of each expert if
+    /// the file has them apart; none if nothing is known of the weight.
+    ///
+    /// # Errors
+    /// Returns an error if the entry is of another number of columns or experts.
+    pub fn of_weight(&self, subject: &Subject, weight: &Weight) -> Result<&[f32]> {
+        self.of(&weight.name, subject.tensor(weight).columns(), subject.experts(weight))
     }
 
     /// Returns the mean squares of a matrix's columns, for each expert if there are `groups`; none
@@ -77,7 +84,7 @@ impl Importance {
     ///
     /// # Errors
     /// Returns an error if the entry is of another number of columns or experts.
-    pub fn of(&self, name: &str, columns: usize, groups: usize) -> Result<&[f32]> {
+    fn of(&self, name: &str, columns: usize, groups: usize) -> Result<&[f32]> {
         let Some(means) = self.means.get(name) else { return Ok(&[]) };
         if means.len() != columns * groups && means.len() != columns {
             bail!(
@@ -194,7 +201,7 @@ mod tests {
         for kind in ["dense", "moe"] {
             let new = Importance::open(&golden(&format!("imatrix-{kind}.gguf"))).unwrap();
             let old = Importance::open(&golden(&format!("imatrix-{kind}.dat"))).unwrap();
-            assert_eq!(new.len(), old.len());
+            assert_eq!(new.means.len(), old.means.len());
             assert!(!new.is_empty());
             for (name, means) in &new.means {
                 let floats = |what: &str| -> Vec<f32> {
@@ -235,12 +242,52 @@ mod tests {
         assert!(refused(&i32::MAX.to_le_bytes()).contains("at most 65536"));
         assert!(refused(&1_i32.to_le_bytes()).contains("entry 0"));
         assert!(refused(&(-1_i32).to_le_bytes()).contains("negative"));
-        for at in 0..600 {
-            let mut bytes = whole.clone();
-            bytes[at] ^= 0x5a;
-            std::fs::write(&path, &bytes).unwrap();
-            // Any answer but a panic.
-            let _ = Importance::open(&path);
+    }
+
+    /// Any damage gives an error that names the file and is short, or means that are numbers.
+    #[test]
+    fn damage_gives_errors_or_sound_means() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut random = fastrand::Rng::with_seed(20_253);
+        let extremes = [0, 1, -1, i32::MIN, i32::MAX, 1 << 16, 1 << 24];
+        for name in ["imatrix-dense.dat", "imatrix-moe.dat", "imatrix-moe.gguf"] {
+            let (whole, path) = (std::fs::read(golden(name)).unwrap(), folder.path().join(name));
+            // Half of the damage is where names and counts are.
+            let place = |random: &mut fastrand::Rng| {
+                let most = [whole.len(), 400][random.usize(..2)];
+                random.usize(..most)
+            };
+            let (mut refused, mut read) = (0, 0);
+            for round in 0..1000 {
+                let mut bytes = whole.clone();
+                let (at, other) = (place(&mut random), place(&mut random));
+                let range = at.min(other)..at.max(other);
+                match round % 5 {
+                    0 => bytes[at] ^= 1 << random.usize(..8),
+                    1 => bytes.truncate(at),
+                    2 => drop(bytes.drain(range)),
+                    3 => bytes.splice(at..at, whole[range].to_vec()).for_each(drop),
+                    _ => {
+                        let word = extremes[random.usize(..extremes.len())].to_le_bytes();
+                        let end = (at + 4).min(bytes.len());
+                        bytes[at..end].copy_from_slice(&word[..end - at]);
+                    }
+                }
+                std::fs::write(&path, &bytes).unwrap();
+                match Importance::open(&path) {
+                    Ok(found) => {
+                        read += 1;
+                        let all = found.means.values().flatten();
+                        assert!(all.into_iter().all(|mean| mean.is_finite() && *mean >= 0.0));
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        let error = format!("{error:#}");
+                        assert!(error.contains(name) && error.len() < 2000, "{error}");
+                    }
+                }
+            }
+            assert!(refused > 300 && read > 20, "{name}: {refused} refused, {read} read");
         }
     }
 

@@ -153,11 +153,10 @@ pub(crate) fn run(set: &Settings, mut args: QuantizeArgs) -> Result<()> {
     }
     data.bytes(&ordering.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())?;
     subject.checkpoint().check_intact()?;
-    data.finish()?;
+    data.finish_checked(|part| subject.check_written(part))?;
     if let Some(bar) = progress {
         bar.finish_and_clear();
     }
-    subject.check_written(&args.output)?;
     let report = report(&args, &source, &subject, &targets, &outcomes);
     if args.json { output::json(&report) } else { tell(&report) }
 }
@@ -194,21 +193,12 @@ fn check_importance(importance: &Importance, subject: &Subject, targets: &[Targe
     }
     let mut known = 0;
     for weight in targets.iter().flat_map(Target::weights) {
-        known += usize::from(!known_of(importance, subject, weight)?.is_empty());
+        known += usize::from(!importance.of_weight(subject, weight)?.is_empty());
     }
     match known {
         0 => bail!("the importance matrix has no entry for a matrix of this model"),
         _ => Ok(()),
     }
-}
-
-/// Returns the importances of a weight's columns, of each expert if the file has them apart.
-fn known_of<'a>(
-    importance: &'a Importance,
-    subject: &Subject,
-    weight: &Weight,
-) -> Result<&'a [f32]> {
-    importance.of(&weight.name, subject.tensor(weight).columns(), subject.experts(weight))
 }
 
 /// Returns the formats with which the file has at most `size` bytes; `None` for weights that keep
@@ -365,7 +355,7 @@ fn write_tensor(
             let before = outcome.squares.unwrap_or_default();
             outcome.squares = Some((before.0 + missed, before.1 + power));
             outcome.is_weighted |= blocks::takes_importances(tensor.dtype())
-                && !known_of(importance, subject, weight)?.is_empty();
+                && !importance.of_weight(subject, weight)?.is_empty();
         }
         stored.release_pages(0..usize::MAX);
     }
@@ -381,7 +371,7 @@ fn converted(
 ) -> Result<Tensor> {
     let tensor = subject.tensor(weight);
     if weight.is_matrix() {
-        let known = known_of(importance, subject, weight)?;
+        let known = importance.of_weight(subject, weight)?;
         return Ok(quantize_weighted(tensor, dtype, known)?.renamed(&weight.name));
     }
     let bytes = subject.vector(weight)?.iter().flat_map(|value| value.to_le_bytes()).collect();

@@ -303,6 +303,32 @@ fn quantised_files_run_and_are_not_overwritten() {
     assert!(error.contains("is a folder"), "{error}");
 }
 
+/// A file is read again before it takes the name of another one.
+#[test]
+fn files_that_say_another_thing_replace_nothing() {
+    let source = folder_with_tokenizer("gemma3-a", 384);
+    let config = source.path().join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut fields: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for flat in ["rope_theta", "rope_local_base_freq", "rope_scaling"] {
+        fields.as_object_mut().unwrap().remove(flat);
+    }
+    // Of local layers no GGUF file has a factor.
+    fields["rope_parameters"] = serde_json::json!({
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+    });
+    std::fs::write(&config, fields.to_string()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.gguf");
+    std::fs::write(&out, "an earlier file").unwrap();
+    let (source, name) = (source.path().display().to_string(), out.display().to_string());
+    let error = trine(&["quantize", &source, &name, "--type", "Q8_0", "--force"]).fails(1);
+    assert!(error.contains("cannot express"), "{error}");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "an earlier file");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
 #[test]
 fn rows_that_do_not_fit_fall_back_and_are_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -290,24 +290,39 @@ impl DataWriter {
     /// # Errors
     ///
     /// Returns an error if a declared tensor is missing or the system fails. No file appears then.
-    pub fn finish(mut self) -> Result<(), WeightsError> {
+    pub fn finish(self) -> Result<(), WeightsError> {
+        self.finish_checked(|_| Ok(()))
+    }
+
+    /// Writes the file to disk, and gives it its name once `check` has accepted it. `check` gets
+    /// the path of the whole file under its temporary name.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataWriter::finish`], and returns what `check` refuses the file with. No file appears
+    /// then, and one that has the name stays.
+    pub fn finish_checked<E: From<WeightsError>>(
+        mut self,
+        check: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<(), E> {
         while self.declared.get(self.next).is_some_and(|declared| declared.bytes == 0) {
             self.bytes(&[])?;
         }
         if let Some(missing) = self.declared.get(self.next) {
             let name = missing.name.clone();
-            return Err(self.mismatch(&name, "was declared but not wholly written"));
+            return Err(self.mismatch(&name, "was declared but not wholly written").into());
         }
         let fail = |action, source| WeightsError::io(&self.label, action, source);
         let buffered = self.file.take().expect("the file is open until it is finished");
         let saved = buffered
             .into_inner()
-            .map_err(|error| fail("write the file", error.into_error()))
+            .map_err(|error| E::from(fail("write the file", error.into_error())))
             .and_then(|file| {
                 file.sync_all().map_err(|source| fail("bring the file to disk", source))?;
+                check(&self.part_path)?;
                 // It is open, and so locked, until it has its name.
                 std::fs::rename(&self.part_path, &self.path)
-                    .map_err(|source| fail("give the file its name", source))
+                    .map_err(|source| fail("give the file its name", source).into())
             });
         if saved.is_err() {
             let _ = std::fs::remove_file(&self.part_path);
