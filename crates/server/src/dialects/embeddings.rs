@@ -65,6 +65,8 @@ impl Pictured for Inputs {}
 struct Inputs {
     /// The field that they are in.
     param: &'static str,
+    /// The name of each one's own field by its index, if it has one.
+    own_field: Option<fn(usize) -> String>,
     prompts: Vec<Prompt>,
     adds_bos: bool,
     /// Whether the end of a text that is longer than the context is left out, and of a vector that
@@ -96,15 +98,20 @@ impl Inputs {
         if !self.prompts.is_empty() {
             lease.check_room()?;
         }
-        let of_field = |error: ApiError| error.of_field(self.param);
+        let of_field = |error: ApiError, index: usize| match self.own_field {
+            Some(name) => error.of_field(&name(index)),
+            None => error.of_field(self.param),
+        };
         if !self.cuts {
-            let least = self.prompts.iter().map(|prompt| prompt.check(lease).map_err(of_field));
+            let all = self.prompts.iter().enumerate();
+            let least = all
+                .map(|(index, prompt)| prompt.check(lease).map_err(|error| of_field(error, index)));
             self.check_together(least.sum::<Result<usize, ApiError>>()?)?;
         }
         let mut tokens = 0;
         let mut encoded = Vec::with_capacity(self.prompts.len());
-        for prompt in &self.prompts {
-            let ids = self.ids(prompt, &before, lease).map_err(of_field)?;
+        for (index, prompt) in self.prompts.iter().enumerate() {
+            let ids = self.ids(prompt, &before, lease).map_err(|error| of_field(error, index))?;
             tokens += ids.len();
             self.check_together(tokens)?;
             encoded.push(ids);

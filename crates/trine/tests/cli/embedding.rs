@@ -128,6 +128,7 @@ fn what_it_cannot_do_is_refused_with_what_to_do() {
     let texts = good(&serving, "/v1/embeddings", &json!({"input": ["It rains.", "No"]}));
     assert_eq!(texts["data"].as_array().unwrap().len(), 2);
     let long = "a ".repeat(3000);
+    let of = |field: &str| -> &str { format!("\"param\":\"{field}\"").leak() };
     for (path, body, status, mark) in [
         ("/v1/embeddings", json!({"input": long}), 400, "context"),
         ("/v1/embeddings", json!({"input": "a", "dimensions": 97}), 400, "at most"),
@@ -140,8 +141,17 @@ fn what_it_cannot_do_is_refused_with_what_to_do() {
             "another task",
         ),
         ("/v1/rerank", json!({"query": "a", "documents": []}), 400, "documents"),
-        ("/v1/rerank", json!({"query": "", "documents": ["a"]}), 400, "query"),
-        ("/v1/rerank", json!({"query": "a", "documents": ["a", 5]}), 400, "documents[1]"),
+        ("/v1/rerank", json!({"query": "", "documents": ["a"]}), 400, of("query")),
+        ("/v1/rerank", json!({"query": long, "documents": ["a"]}), 400, of("query")),
+        ("/v1/rerank", json!({"query": "a", "documents": ["a", 5]}), 400, of("documents[1]")),
+        ("/v1/rerank", json!({"query": "a", "documents": ["a", ""]}), 400, of("documents[1]")),
+        ("/v1/rerank", json!({"query": "a", "documents": [long, "a"]}), 400, of("documents[0]")),
+        (
+            "/v1/rerank",
+            json!({"query": "a", "documents": ["a", {"text": long}]}),
+            400,
+            of("documents[1]"),
+        ),
         ("/v1/completions", json!({"prompt": "a"}), 501, "embeddings"),
         ("/api/embed", json!({"input": long, "truncate": false}), 400, "context"),
     ] {
@@ -169,6 +179,39 @@ fn what_it_cannot_do_is_refused_with_what_to_do() {
     }
 }
 
+/// What a text gets depends on neither its company nor its place, and it may be as long as the
+/// context.
+#[test]
+fn vectors_are_the_same_in_any_company_and_at_any_length() {
+    let serving = serve(FILE, &[]);
+    let embed = |inputs: &[Vec<u32>]| -> Vec<Vec<f64>> {
+        let answer = good(&serving, "/v1/embeddings", &json!({"input": inputs}));
+        let data = answer["data"].as_array().unwrap();
+        assert_eq!(data.len(), inputs.len());
+        data.iter().map(|item| vector(&item["embedding"])).collect()
+    };
+    // Of one block and beside its end, of a bulk row, of the context.
+    let lengths = [1, 2, 31, 32, 33, 64, 65, 500, 2047, 2048];
+    let text = |length: usize| (0..length as u32).map(|at| 3 + (at * at + 7) % 300).collect();
+    let texts: Vec<Vec<u32>> = lengths.into_iter().map(text).collect();
+    let all = embed(&texts);
+    for (text, found) in texts.iter().zip(&all) {
+        assert_eq!(embed(std::slice::from_ref(text)), std::slice::from_ref(found));
+    }
+    let backwards: Vec<Vec<u32>> = texts.iter().rev().cloned().collect();
+    assert!(embed(&backwards).iter().rev().eq(&all));
+    let twice = vec![texts[3].clone(); 40];
+    assert!(embed(&twice).iter().all(|found| *found == all[3]));
+    for (shorter, longer) in all.iter().zip(&all[1..]) {
+        assert_ne!(shorter, longer, "each text goes on from the one before");
+    }
+    for body in [json!({"input": [text(2049)]}), json!({"input": [[5], text(2049)]})] {
+        let (status, answer) = ask(&serving, "/v1/embeddings", &body);
+        assert_eq!((status, &answer["error"]["param"]), (400, &json!("input")), "{answer}");
+        assert_eq!(answer["error"]["code"], "context_length_exceeded");
+    }
+}
+
 /// Attention's factor is implied by the head dimension, as in the file that is read.
 #[test]
 fn a_quantised_copy_makes_the_same_vectors() {
@@ -179,7 +222,8 @@ fn a_quantised_copy_makes_the_same_vectors() {
     trine(&[&["quantize"][..], &paths, &flags].concat()).ok();
     let [before, after] = paths.map(|path| {
         let serving = Serving::start(&[path]);
-        vector(&good(&serving, "/v1/embeddings", &json!({"input": "It rains."}))["data"][0]["embedding"])
+        let answer = good(&serving, "/v1/embeddings", &json!({"input": "It rains."}));
+        vector(&answer["data"][0]["embedding"])
     });
     let off = 1.0 - cosine(&before, &after);
     assert!(off < 1e-3, "{off}");

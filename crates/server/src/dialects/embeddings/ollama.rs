@@ -110,5 +110,6 @@ fn read(fields: Fields<'_>, texts: &Row<Value>) -> Result<(Inputs, Option<KeepAl
         Some(Value::Array(_)) if param == "prompt" => return Err(fields.wrong(param, "a text")),
         Some(_) => read_prompts(fields, texts, TEXTS_MAX)?,
     };
-    Ok((Inputs { param, prompts, adds_bos: true, cuts, dimensions, task: None }, keep))
+    let own_field = None;
+    Ok((Inputs { param, own_field, prompts, adds_bos: true, cuts, dimensions, task: None }, keep))
 }

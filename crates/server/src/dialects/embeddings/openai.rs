@@ -150,7 +150,15 @@ fn read(fields: Fields<'_>) -> Result<EmbeddingRequest, ApiError> {
         task = Some((row.name, name.to_owned()));
     }
     Ok(EmbeddingRequest {
-        inputs: Inputs { param: "input", prompts, adds_bos, cuts: false, dimensions, task },
+        inputs: Inputs {
+            param: "input",
+            own_field: None,
+            prompts,
+            adds_bos,
+            cuts: false,
+            dimensions,
+            task,
+        },
         encoding,
         priority,
     })

@@ -107,6 +107,14 @@ fn similarities(rows: &[Vec<f32>]) -> Vec<(usize, f32)> {
     documents.iter().map(cosine).enumerate().collect()
 }
 
+/// Returns the name of the field that a text is in: the query is the first.
+fn field_of(index: usize) -> String {
+    match index.checked_sub(1) {
+        None => QUERY.name.to_owned(),
+        Some(document) => format!("{}[{document}]", DOCUMENTS.name),
+    }
+}
+
 fn read(fields: Fields<'_>) -> Result<RerankRequest, ApiError> {
     fields.refuse(&UNSUPPORTED)?;
     let missing = |name: &str| ApiError::field(name, format!("{name} is missing"));
@@ -121,14 +129,13 @@ fn read(fields: Fields<'_>) -> Result<RerankRequest, ApiError> {
         let message = format!("documents has {} texts; send from 1 to 2047", documents.len());
         return Err(ApiError::field(DOCUMENTS.name, message));
     }
-    for (index, document) in documents.iter().enumerate() {
-        let place = format!("documents[{index}]");
+    for document in documents {
+        let place = field_of(texts.len());
         let words = document.as_str().or_else(|| document.get("text")?.as_str());
         let words = words.ok_or_else(|| {
-            let message = format!("{place} is neither a text nor an object with one");
-            ApiError::field(DOCUMENTS.name, message)
+            ApiError::field(&place, format!("{place} is neither a text nor an object with one"))
         })?;
-        texts.push(text(&place, words).map_err(|error| error.of_field(DOCUMENTS.name))?);
+        texts.push(text(&place, words)?);
     }
     Ok(RerankRequest {
         texts,
@@ -157,6 +164,7 @@ impl RerankRequest {
         };
         let inputs = Inputs {
             param: DOCUMENTS.name,
+            own_field: Some(field_of),
             prompts: texts.iter().enumerate().map(prompt).collect(),
             adds_bos: true,
             cuts: false,
