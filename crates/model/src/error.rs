@@ -130,6 +130,32 @@ pub enum ModelError {
         /// Name of the tensor as the file format spells it.
         name: String,
     },
+    /// A product after the last norm of an EmbeddingGemma is not in the files.
+    #[error(
+        "{name} is missing: without its dense layers the model makes other vectors; {}",
+        if *is_folder {
+            "download modules.json and the folders that it lists, 2_Dense and 3_Dense, into the \
+             model's folder"
+        } else {
+            "download another file, or convert the model's whole folder again with \
+             --sentence-transformers-dense-modules"
+        }
+    )]
+    MissingDense {
+        /// The tensor, or its file below the model's folder.
+        name: String,
+        /// Whether the model is a folder.
+        is_folder: bool,
+    },
+    /// A model whose rows do not see ahead has products after its last norm.
+    #[error(
+        "{name} is a dense layer for embeddings, which trine runs of EmbeddingGemma only; take \
+         embeddinggemma, or a copy of the model without its dense layers"
+    )]
+    OtherDense {
+        /// The tensor, as GGUF files call it.
+        name: String,
+    },
     /// A tensor that the architecture needs is stored in a format that trine does not read.
     #[error(
         "tensor {name} is stored as {}, which trine does not read; use the model's BF16, F16 or \

@@ -1,7 +1,7 @@
 //! Models with impossible hyper-parameters, names or shapes: each gives an error that names what is
 //! wrong.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use trine_model::{Model, names};
 use trine_weights::gguf::{Array, GgufMetadata, Value, Writer};
@@ -184,8 +184,9 @@ fn embedding_models_have_a_mean_and_two_products() {
     for (draft, mark) in [
         (pooling(Some(Value::U32(3))), "pooling_type is 3"),
         (pooling(Some(Value::String("mean".into()))), "pooling_type"),
-        (Draft::embedding().replace(first, None), first),
-        (Draft::embedding().replace(second, None), second),
+        (Draft::embedding().replace(first, None), "dense_2.weight is missing: without its dense"),
+        (Draft::embedding().replace(second, None), "dense_3.weight is missing: without its dense"),
+        (Draft::embedding().replace(second, None), "--sentence-transformers-dense-modules"),
         (Draft::embedding().replace(first, Some(zeros(first, &[48, HIDDEN + 1]))), first),
         (Draft::embedding().replace(second, Some(zeros(second, &[16, 47]))), second),
         // Nothing in the file, and a width that no memory holds.
@@ -200,6 +201,55 @@ fn embedding_models_have_a_mean_and_two_products() {
         let error = draft.open().err().unwrap();
         assert!(error.contains(mark), "{mark}: {error}");
     }
+}
+
+/// Vectors of a Gemma 3 would be others than its makers'.
+#[test]
+fn models_that_write_texts_have_neither_pooling_nor_products() {
+    // llama.cpp's numbers: none, mean, cls, last, rank.
+    let pooling = |value: u32| Draft::good().set("gemma3.pooling_type", Some(Value::U32(value)));
+    assert!(pooling(0).open().is_ok());
+    let mut cases: Vec<_> =
+        (1..=4).map(|kind| (pooling(kind), format!("gemma3.pooling_type is {kind}"))).collect();
+    for (name, shape) in [("dense_2.weight", [48, HIDDEN]), ("dense_3.weight", [16, 48])] {
+        let draft = Draft::good().replace(name, Some(zeros(name, &shape)));
+        cases.push((draft, format!("{name} is a dense layer")));
+    }
+    for (draft, mark) in cases {
+        let error = draft.open().err().unwrap();
+        assert!(error.contains(&mark) && error.contains("mbedding"), "{mark}: {error}");
+    }
+}
+
+/// A folder says which of its files is missing.
+#[test]
+fn folders_without_dense_layers_name_the_file() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/embedding-gemma");
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["config.json", "model.safetensors", "modules.json"] {
+        std::fs::copy(golden.join(name), at(name)).unwrap();
+    }
+    let error = || Model::open(folder.path()).err().unwrap().to_string();
+    for name in ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"] {
+        let error = error();
+        let is_named = error.contains(&at(name).display().to_string());
+        assert!(is_named && error.contains("is missing"), "{name}: {error}");
+        let of_module = at(name).parent().unwrap().to_owned();
+        std::fs::create_dir_all(of_module).unwrap();
+        std::fs::copy(golden.join(name), at(name)).unwrap();
+    }
+    let whole = std::fs::read_to_string(golden.join("modules.json")).unwrap();
+    let modules: Vec<serde_json::Value> = serde_json::from_str(&whole).unwrap();
+    for (modules, mark) in [(&modules[..3], "3_Dense"), (&modules[..2], "2_Dense")] {
+        std::fs::write(at("modules.json"), serde_json::to_string(modules).unwrap()).unwrap();
+        let error = error();
+        let is_named = error.contains(&format!("{mark}/model.safetensors is missing"));
+        assert!(is_named && error.contains("download modules.json"), "{mark}: {error}");
+    }
+    std::fs::remove_file(at("modules.json")).unwrap();
+    let error = error();
+    assert!(error.contains("2_Dense/model.safetensors is missing"), "{error}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::WeightsError;
 use crate::error::quoted;
-use crate::json::read_json;
+use crate::json::{exists, read_json};
 
 /// The most bytes of `modules.json` and of a module's `config.json`; published ones have 600.
 const BYTES_MAX: u64 = 1 << 16;
@@ -32,7 +32,7 @@ pub(crate) const DENSE_TENSOR: &str = "linear.weight";
 ///
 /// # Errors
 /// Returns an error for a list that cannot be read, a module outside the folder or without its
-/// settings, one of an unknown kind beside a product, a product with a bias or an activation, and
+/// files, one of an unknown kind beside a product, a product with a bias or an activation, and
 /// products of something else than the mean of all positions.
 pub(crate) fn dense_modules(directory: &Path) -> Result<Vec<DenseModule>, WeightsError> {
     let list = directory.join(MODULES);
@@ -71,8 +71,7 @@ pub(crate) fn dense_modules(directory: &Path) -> Result<Vec<DenseModule>, Weight
         let folder = directory.join(path);
         let config = folder.join("config.json");
         let Some(settings) = read_json::<Value>(&config, BYTES_MAX)? else {
-            let problem = format!("{} of module {index} is missing", config.display());
-            return Err(WeightsError::malformed(&label, 0, problem));
+            return Err(missing(&list, &config));
         };
         if kind == "Pooling" {
             pooling = Some((config, settings));
@@ -81,7 +80,11 @@ pub(crate) fn dense_modules(directory: &Path) -> Result<Vec<DenseModule>, Weight
         check_dense(&config, &settings)?;
         // Files of llama.cpp count from the module after the pooling.
         let name = format!("dense_{}.weight", dense.len() + FIRST_DENSE);
-        dense.push(DenseModule { name, path: folder.join("model.safetensors") });
+        let path = folder.join("model.safetensors");
+        if !exists(&path) {
+            return Err(missing(&list, &path));
+        }
+        dense.push(DenseModule { name, path });
     }
     let Some((config, settings)) = pooling else {
         return Err(unsupported(&list, "has products and no pooling before them"));
@@ -111,6 +114,15 @@ fn check_mean(config: &Path, settings: &Value) -> Result<(), WeightsError> {
     Err(unsupported(config, "asks for another pooling than the mean of all positions"))
 }
 
+/// Returns the error for a module without one of its files.
+fn missing(list: &Path, file: &Path) -> WeightsError {
+    WeightsError::Unsupported {
+        file: list.display().to_string(),
+        what: format!("lists a module whose {} is missing", file.display()),
+        remedy: "Download the folders of all modules into the model's folder",
+    }
+}
+
 fn unsupported(config: &Path, what: &str) -> WeightsError {
     WeightsError::Unsupported {
         file: config.display().to_string(),
@@ -137,6 +149,8 @@ mod tests {
         };
         write(MODULES, &modules);
         write("2_Dense/config.json", &dense);
+        write("2_Dense/model.safetensors", &json!({}));
+        write("4_Dense/config.json", &dense);
         write("1_Pooling/config.json", &pooling);
         let found = dense_modules(folder.path()).map_err(|error| error.to_string())?;
         Ok(found.into_iter().map(|module| module.name).collect())
@@ -172,7 +186,13 @@ mod tests {
                 "module",
             ),
             (json!([module("Dense", "2_Dense")]), dense.clone(), mean.clone(), "no pooling"),
-            (json!([module("Dense", "7_Dense")]), dense.clone(), mean.clone(), "missing"),
+            (outside("7_Dense"), dense.clone(), mean.clone(), "7_Dense/config.json is missing"),
+            (
+                outside("4_Dense"),
+                dense.clone(),
+                mean.clone(),
+                "4_Dense/model.safetensors is missing",
+            ),
             (modules.clone(), json!({"bias": false}), mean.clone(), "activation"),
             (modules.clone(), json!({"activation_function": identity}), mean, "bias"),
             (modules.clone(), dense.clone(), json!({"pooling_mode": "cls"}), "pooling"),

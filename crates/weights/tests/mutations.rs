@@ -132,7 +132,40 @@ fn sources(folder: &Path) -> Vec<Source> {
         let write_to = sharded.join(file);
         sources.push(Source { name, header, data_bytes: 0, hot, write_to, open: sharded.clone() });
     }
+    sources.extend(of_modules(&folder.join("modules")));
     sources
+}
+
+/// The lists and settings of an embedding model's modules. Each is read again, whichever is
+/// damaged.
+fn of_modules(model: &Path) -> Vec<Source> {
+    let golden = goldens().join("embedding-gemma");
+    for folder in ["1_Pooling", "2_Dense", "3_Dense"] {
+        fs::create_dir_all(model.join(folder)).unwrap();
+    }
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "3_Dense/config.json",
+        "3_Dense/model.safetensors",
+    ] {
+        fs::copy(golden.join(file), model.join(file)).unwrap();
+    }
+    let source = |(name, file): (&'static str, &str)| {
+        let (write_to, open) = (model.join(file), model.to_owned());
+        let header = fs::read(&write_to).unwrap();
+        Source { name, hot: 0..header.len(), header, data_bytes: 0, write_to, open }
+    };
+    let files = [
+        ("modules", "modules.json"),
+        ("pooling", "1_Pooling/config.json"),
+        ("dense", "2_Dense/config.json"),
+    ];
+    files.into_iter().map(source).collect()
 }
 
 /// Creates a file of about 2 KB with metadata of every kind and two tensors.

@@ -24,7 +24,9 @@ const SUPPORTED: &str = "gemma3, gemma3n, gemma4, gemma-embedding";
 pub(crate) const ASSISTANT: &str = "gemma4-assistant";
 /// The architecture of models that make vectors of texts.
 const EMBEDDING: &str = "gemma-embedding";
-/// How llama.cpp writes that a vector is the mean over all positions.
+/// How llama.cpp writes that a model makes no vectors, and that they are the means over all
+/// positions (`enum llama_pooling_type`).
+const POOLING_NONE: usize = 0;
 const POOLING_MEAN: usize = 1;
 /// What a file is: `model`, `adapter`, `mmproj`, `imatrix`.
 pub(crate) const KIND_KEY: &str = "general.type";
@@ -101,8 +103,8 @@ pub(crate) fn read(metadata: &GgufMetadata, tensors: &dyn Tensors) -> Result<Con
     if is_3n {
         config.family = Family::Gemma3n(gemma3n(&keys, tensors)?);
     }
+    check_pooling(&keys, embeds)?;
     if embeds {
-        check_pooling(&keys)?;
         config.family = Family::Embedding(EmbeddingConfig::default());
     }
     if is_4 {
@@ -112,14 +114,21 @@ pub(crate) fn read(metadata: &GgufMetadata, tensors: &dyn Tensors) -> Result<Con
     Ok(config)
 }
 
-/// Refuses a model whose vectors are no means. Files without the key are read as llama.cpp reads
-/// them.
-fn check_pooling(keys: &Keys) -> Result<(), ModelError> {
-    let pooling = keys.count_or("pooling_type", POOLING_MEAN)?;
-    if pooling == POOLING_MEAN {
-        return Ok(());
+/// Refuses an EmbeddingGemma whose vectors are no means, and other models that were converted to
+/// make vectors. Files without the key are read as llama.cpp reads them.
+fn check_pooling(keys: &Keys, embeds: bool) -> Result<(), ModelError> {
+    let (own, meaning) = match embeds {
+        true => (POOLING_MEAN, "1, the mean"),
+        false => (
+            POOLING_NONE,
+            "0, or no such key: of this architecture trine runs models that write texts; \
+             EmbeddingGemma's is gemma-embedding",
+        ),
+    };
+    match keys.count_or("pooling_type", own)? {
+        pooling if pooling == own => Ok(()),
+        pooling => Err(ModelError::bad(&keys.name("pooling_type"), pooling, meaning)),
     }
-    Err(ModelError::bad(&keys.name("pooling_type"), pooling, "1, the mean"))
 }
 
 fn layers(

@@ -101,18 +101,36 @@ impl<'a> Finder<'a> {
         config.check()
     }
 
-    /// Reads the widths of the products after the last norm of an EmbeddingGemma.
+    /// Reads the widths of the products after the last norm of an EmbeddingGemma, and refuses them
+    /// in other models: without them these would make other vectors than their makers'.
     pub(crate) fn read_dense(&self, config: &mut Config) -> Result<(), ModelError> {
-        if let Family::Embedding(own) = &mut config.family {
-            let width = |name: &str| {
-                let rows = self.rows(name)?;
-                in_range(&self.file_name(name), rows, 1, WIDTH_MAX)?;
-                Ok::<_, ModelError>(rows)
+        let Family::Embedding(own) = &mut config.family else {
+            return match names::DENSE.into_iter().find(|name| self.find(name).is_some()) {
+                None => Ok(()),
+                Some(name) => Err(ModelError::OtherDense { name: name.to_owned() }),
             };
-            let [inner, dimensions] = names::DENSE;
-            *own = EmbeddingConfig { inner: width(inner)?, dimensions: width(dimensions)? };
-        }
+        };
+        let width = |name: &str| {
+            let rows = self.rows(name).map_err(|error| self.missing_dense(name, error))?;
+            in_range(&self.file_name(name), rows, 1, WIDTH_MAX)?;
+            Ok::<_, ModelError>(rows)
+        };
+        let [inner, dimensions] = names::DENSE;
+        *own = EmbeddingConfig { inner: width(inner)?, dimensions: width(dimensions)? };
         Ok(())
+    }
+
+    /// Returns the error for a product after the last norm that cannot be read.
+    fn missing_dense(&self, name: &str, error: ModelError) -> ModelError {
+        let ModelError::MissingTensor { .. } = error else { return error };
+        let is_folder = self.prefix.is_some();
+        // `dense_2.weight` is in `2_Dense`.
+        let number = name.strip_prefix("dense_").and_then(|rest| rest.strip_suffix(".weight"));
+        let name = match number.filter(|_| is_folder) {
+            Some(number) => format!("{number}_Dense/model.safetensors"),
+            None => name.to_owned(),
+        };
+        ModelError::MissingDense { name, is_folder }
     }
 
     /// Refuses tensors of layers that the configuration does not have: without them the model would
