@@ -11,6 +11,8 @@ const SEQUENCES_MAX: usize = 4096;
 /// Most rows in a step: as many workgroups as every Vulkan device runs side by side.
 const PREFILL_MAX: usize = (1 << 16) - 1;
 
+/// Tokens of a text of which a step has room for many: those that are embedded are paragraphs.
+const ROWS_OF_TEXT: usize = 128;
 /// The longest text of a model whose rows see one another in both directions, in tokens, if nobody
 /// chooses: EmbeddingGemma's is 2,048.
 const WHOLE_MAX: usize = 8192;
@@ -103,6 +105,8 @@ impl EngineOptions {
 
     /// Returns the options for a model whose rows see one another in both directions: a step has
     /// room for the longest text, since a text is one step. Nothing of one is kept for another.
+    /// As many of the further sequences are asked for as fill a step with texts of
+    /// [`ROWS_OF_TEXT`] tokens.
     ///
     /// # Errors
     /// Returns [`EngineError::BadOption`] for a context that no step has room for.
@@ -110,7 +114,12 @@ impl EngineOptions {
         let context = self.context.unwrap_or(model_context.min(WHOLE_MAX));
         check("context", context, 1, model_context.min(PREFILL_MAX))?;
         let prefill = self.prefill.max(context);
-        Ok(Self { context: Some(context), prefill, further_rows: 0, kept: 0, ..self })
+        // Where nobody chose, short texts fill a step, too.
+        let sequences = self.sequences.max(prefill / ROWS_OF_TEXT);
+        let sequences = sequences.min(self.sequences.saturating_add(self.further));
+        let further = self.further - (sequences - self.sequences);
+        let sizes = Self { sequences, further, kept: 0, ..self };
+        Ok(Self { context: Some(context), prefill, further_rows: 0, ..sizes })
     }
 
     /// Returns the demand on placement for texts of a model of `model_context` positions.
@@ -198,6 +207,19 @@ mod tests {
             EngineOptions { context: Some(100), further_rows: 9, ..base }.whole(2048).unwrap();
         assert_eq!((whole.context, whole.prefill, whole.further_rows), (Some(100), 512, 0));
         assert_eq!(base.whole(1 << 20).unwrap().context, Some(WHOLE_MAX));
+        // A step of 2,048 rows holds 16 texts of 128 tokens, of 8,192 rows 64.
+        for (asked, further, prefill, expected) in [
+            (8, 248, 512, (16, 240)),
+            (8, 248, 8192, (64, 192)),
+            (8, 3, 512, (11, 0)),
+            (8, 0, 512, (8, 0)),
+            (40, 216, 512, (40, 216)),
+        ] {
+            let asked = EngineOptions { sequences: asked, further, prefill, kept: 8, ..base };
+            let whole = asked.whole(2048).unwrap();
+            assert_eq!((whole.sequences, whole.further), expected);
+            assert_eq!(whole.kept, 0);
+        }
         let wide = EngineOptions { context: Some(PREFILL_MAX + 1), ..base };
         assert!(wide.whole(1 << 20).unwrap_err().to_string().contains("context"));
         let Demand::Within(bounds) = whole.demand_of_units(2048).unwrap() else { panic!("sizes") };

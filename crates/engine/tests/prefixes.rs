@@ -14,8 +14,8 @@ use trine_backend::BLOCK;
 use trine_backend::reference::ReferenceDevice;
 use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{
-    Engine, EngineOptions, Event, Finish, Request, Scope, SequenceId, Service, Statistics, Status,
-    Update,
+    Engine, EngineOptions, Event, Finish, Pooling, Request, Scope, SequenceId, Service, Statistics,
+    Status, Update,
 };
 use trine_model::{KvType, Model};
 
@@ -313,6 +313,25 @@ fn real_engine(model: &Model, kv: KvType, folder: Option<&Path>) -> Engine {
         engine.set_page_store(Box::new(store), origin);
     }
     engine
+}
+
+/// Rows of these texts see those after them, so that no other text can use their keys and values.
+/// Those of 64 and 96 tokens fill whole blocks.
+#[test]
+fn texts_that_are_embedded_whole_leave_no_pages() {
+    let model = model("embedding-gemma");
+    let shelf = Shelf::default();
+    let mut engine = real_engine(&model, KvType::F32, None);
+    let origin = Origin::new(model.fingerprint(), engine.program().facts()).expect("it has pages");
+    engine.set_page_store(Box::new(shelf.store(5, Faults::default())), origin);
+    for length in [64, 96, 96, 64, 100] {
+        let request = Request::embedding(prompt(1, length), Pooling::Mean);
+        let id = engine.submit(request).expect("the request is sound");
+        assert_eq!(finish(&mut engine, id).1.reused_tokens, 0);
+    }
+    engine.spill_kept().expect("there is nothing to read");
+    assert!(shelf.files().is_empty());
+    assert!(engine.status().store.is_none());
 }
 
 /// What an engine answers, and the status behind it.

@@ -60,11 +60,14 @@ pub struct Models {
     pub detail: Detail,
 }
 
-/// Makes an engine keep prefixes in a folder.
+/// Makes an engine keep prefixes in a folder, if they are of use to it.
 ///
 /// # Errors
 /// Returns an error if its device does not export the KV cache, or the folder cannot be used.
 fn keep_prefixes(session: &mut Session, folder: &Path, limit: u64) -> Result<()> {
+    if !session.engine.keeps_prefixes() {
+        return Ok(());
+    }
     let origin = Origin::new(session.model.fingerprint(), session.engine.program().facts());
     let origin = origin.ok_or_else(|| anyhow!("{} does not give its KV cache", session.device))?;
     let store = DiskStore::start(Folder::open(folder, limit)?, PREFIXES_WAITING)

@@ -20,9 +20,18 @@ use crate::kv::Lost;
 use crate::queue::Rank;
 
 impl Engine {
-    /// Sets a store that keeps prefixes beyond the cache. `origin` is that of this engine's Program
-    /// and its model.
+    /// Returns whether a text is of use to another one that begins like it. It is not where rows
+    /// see those after them.
+    pub fn keeps_prefixes(&self) -> bool {
+        !self.runs_whole
+    }
+
+    /// Sets a store that keeps prefixes beyond the cache, if the engine [keeps
+    /// any](Engine::keeps_prefixes). `origin` is that of this engine's Program and its model.
     pub fn set_page_store(&mut self, store: Box<dyn PageStore>, origin: Origin) {
+        if !self.keeps_prefixes() {
+            return;
+        }
         self.kv.record_losses();
         self.prefixes = Some(Prefixes::new(store, origin, &self.program.facts().plan));
     }
