@@ -138,6 +138,17 @@ fn by_parts(parts: &Parts) -> Vec<&'static CatalogModel> {
     meant
 }
 
+/// Returns the names of the family that a name begins with, or with one that is spelled almost so.
+fn of_family(name: &str) -> Vec<String> {
+    let begin = name.rsplit('/').next().unwrap_or_default();
+    let begin = begin.split([':', '-', '_', ' ']).next().unwrap_or_default();
+    let mut families: Vec<String> = MODELS.iter().map(|model| model.family.to_owned()).collect();
+    families.dedup();
+    let near = closest(begin, &families);
+    let Some(family) = near.first() else { return Vec::new() };
+    MODELS.iter().filter(|model| model.family == *family).map(CatalogModel::name).collect()
+}
+
 /// Returns names of the catalogue that may be meant by `name`, best first, at most five: those that
 /// say the same, else the sizes of its family, else those that are spelled almost like it.
 pub fn close(name: &str) -> Vec<String> {
@@ -162,6 +173,9 @@ pub fn close(name: &str) -> Vec<String> {
         }
         None => closest(&wanted, &names),
     };
+    if close.is_empty() {
+        close = of_family(&wanted);
+    }
     if close.is_empty() {
         let part = |model: &CatalogModel| model.repository_part().to_lowercase();
         let all: Vec<String> = MODELS.iter().map(part).collect();

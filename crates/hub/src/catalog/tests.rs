@@ -274,6 +274,16 @@ fn mistyped_names_find_their_neighbours() {
     assert!(close("gemma3n:e3b").contains(&"gemma3n:e4b".to_owned()));
     assert!(close("gemma3:4b-q8_0").contains(&"gemma3:4b-it-q8_0".to_owned()));
     assert!(close("gemma3:70b-it-nonsense-tag").contains(&"gemma3:27b".to_owned()));
+    // Tags that are nothing like the family's own, and a family that is spelled almost so.
+    for (name, model) in [
+        ("embeddinggemma:quantized-int8", "embeddinggemma:300m"),
+        ("google/embeddinggemma-1b-of-someone", "embeddinggemma:300m"),
+        ("embedinggema:whatever-that-is", "embeddinggemma:300m"),
+        ("functiongemma:some-other-tag", "functiongemma:270m"),
+        ("medgemma:27b-text-it-q4_K_M", "medgemma:4b"),
+    ] {
+        assert!(close(name).contains(&model.to_owned()), "{name}: {:?}", close(name));
+    }
     assert!(close("mistral-large-instruct").is_empty());
     assert!(close("gema-3-4b-it").contains(&"gemma3:4b".to_owned()));
 }
