@@ -119,4 +119,42 @@ mod tests {
             assert!(error.contains(FILE), "{bad}: {error}");
         }
     }
+
+    /// Any damage gives an error that names the file and is short, or prompts that are texts of it.
+    #[test]
+    fn damaged_files_give_errors_or_their_own_prompts() {
+        let path = "../../tests/goldens/embedding-gemma/config_sentence_transformers.json";
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let whole = std::fs::read(path).unwrap();
+        assert_eq!(TaskPrompts::parse(&whole).unwrap().query(), QUERY);
+        let mut random = fastrand::Rng::with_seed(20_252);
+        let (mut refused, mut read) = (0, 0);
+        for round in 0..3000 {
+            let mut bytes = whole.clone();
+            let place = |random: &mut fastrand::Rng| random.usize(..whole.len());
+            let (at, other) = (place(&mut random), place(&mut random));
+            let range = at.min(other)..at.max(other);
+            match round % 5 {
+                0 => bytes[at] ^= 1 << random.usize(..8),
+                1 => bytes.truncate(at),
+                2 => drop(bytes.drain(range)),
+                3 => bytes.splice(at..at, whole[range].to_vec()).for_each(drop),
+                _ => bytes[at] = b"{}[],:\"0\\"[random.usize(..9)],
+            }
+            match TaskPrompts::parse(&bytes) {
+                Ok(found) => {
+                    read += 1;
+                    assert!(
+                        found == TaskPrompts::default() || found.names().count() <= whole.len()
+                    );
+                }
+                Err(error) => {
+                    refused += 1;
+                    let error = error.to_string();
+                    assert!(error.contains(FILE) && error.len() < 500, "{error}");
+                }
+            }
+        }
+        assert!(refused > 1000 && read > 100, "{refused} refused, {read} read");
+    }
 }

@@ -249,6 +249,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use serde_json::Value;
+    use trine_model::{AttentionKind, Family, LayerConfig, Rope, Values, WeightKind, WeightPlace};
     use trine_weights::{blocks, fallback};
 
     use super::*;
@@ -279,6 +280,45 @@ mod tests {
         chosen.as_object().unwrap().iter().flat_map(of).collect()
     }
 
+    /// Returns a model of which the choices see the layers and the heads.
+    fn config(layers: usize, hidden: usize, heads: usize, kv_heads: usize) -> Config {
+        let layer = |index| LayerConfig {
+            attention: AttentionKind::Global,
+            heads,
+            kv_heads,
+            head_dim: 256,
+            score_scale: 1.0,
+            rope: Rope::full(1e4, 1.0),
+            feed_forward: 1024,
+            values: Values::Plain,
+            experts: None,
+            output_scale: 1.0,
+            cutoff: None,
+            kv_owner: index,
+        };
+        Config {
+            family: Family::Gemma3,
+            hidden,
+            vocabulary: 256,
+            context: 512,
+            norm_epsilon: 1e-6,
+            embedding_scale: 1.0,
+            final_softcap: None,
+            layers: (0..layers).map(layer).collect(),
+        }
+    }
+
+    fn matrix(name: &str, columns: usize) -> Weight {
+        Weight {
+            name: name.to_owned(),
+            kind: WeightKind::Matrix,
+            rows: 256,
+            columns,
+            dtype: DType::BF16,
+            place: WeightPlace::File,
+        }
+    }
+
     #[test]
     fn mixtures_are_those_of_llama_quantize() {
         let path =
@@ -294,11 +334,13 @@ mod tests {
                 .filter_map(|number| number.parse().ok())
                 .collect();
             let [_, layers, heads, kv_heads, ..] = numbers[..] else { panic!("{facts}") };
-            let model = Facts { layers, shares_values: heads >= 4 * kv_heads, is_tied: true };
+            let config = config(layers, *hidden, heads, kv_heads);
             let all: Vec<usize> = (0..layers).collect();
             // Layers whose values are their keys have no matrix of values.
             let valued = by_layer(&types["Q4_K_M"]["attn_v"], &all);
             for mixture in &MIXTURES {
+                // Name, columns and expected format of each matrix, layers in their order.
+                let mut rows: Vec<(Option<usize>, String, usize, String)> = Vec::new();
                 for (part, chosen) in types[mixture.name].as_object().unwrap() {
                     let is_layers = !part.starts_with("token") && !part.starts_with("per_layer");
                     let columns = match part.as_str() {
@@ -315,17 +357,22 @@ mod tests {
                         _ => vec![0],
                     };
                     for (layer, expected) in by_layer(chosen, &here) {
-                        let name = match is_layers {
-                            true => format!("blk.{layer}.{part}.weight"),
-                            false => format!("{part}.weight"),
+                        let (layer, name) = match is_layers {
+                            true => (Some(layer), format!("blk.{layer}.{part}.weight")),
+                            false => (None, format!("{part}.weight")),
                         };
-                        let index = here.iter().position(|own| *own == layer).unwrap();
-                        let found = mixture.format(model, &name, (index, here.len()));
-                        let kept = if part == "ffn_gate_inp" { "F32" } else { "F16" };
-                        let found = found.map_or(kept, |dtype| fallback(dtype, *columns).name());
-                        assert_eq!(found, expected, "{mixture:?}: {name}");
-                        compared += 1;
+                        rows.push((layer, name, *columns, expected));
                     }
+                }
+                rows.sort();
+                let weights: Vec<Weight> =
+                    rows.iter().map(|(_, name, columns, _)| matrix(name, *columns)).collect();
+                let found = Recipe::Mixture(mixture).formats(&config, &weights);
+                for ((_, name, columns, expected), found) in rows.iter().zip(found) {
+                    let kept = if name.contains("ffn_gate_inp") { "F32" } else { "F16" };
+                    let found = found.map_or(kept, |dtype| fallback(dtype, *columns).name());
+                    assert_eq!(found, expected, "{mixture:?}: {name}");
+                    compared += 1;
                 }
             }
         }
