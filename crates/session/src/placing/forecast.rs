@@ -26,7 +26,7 @@ mod tests;
 use serde::Serialize;
 use trine_backend::rates::{Rates, Seconds};
 use trine_backend::{BLOCK, BackendError, ProgramOptions};
-use trine_model::{KvType, Plan, Width, Workload};
+use trine_model::{BufferId, KvType, Plan, Rows, Width, Workload};
 
 pub use npu::{
     ASSUMED, CHANNELS_GBPS, FIGURES, Figure, NpuPrompt, Span, TILE, npu_generation, npu_prompts,
@@ -182,11 +182,15 @@ impl Passes<'_> {
     pub fn work(&self, workload: Workload) -> Result<Work, BackendError> {
         let Workload { sequences, tokens, context, outputs, kv } = workload;
         let context = context + tokens;
+        // A model that only embeds has no rows with logits.
+        let is_logits = |id: &BufferId| self.plan.buffer(*id).rows == Rows::Outputs;
+        let (outputs, rows) = match self.plan.outputs.iter().any(is_logits) {
+            true => (outputs, outputs.max(sequences)),
+            false => (0, 0),
+        };
+        let workload = Workload { outputs, ..workload };
         let options = ProgramOptions {
-            width: Width {
-                tokens: self.piece.min(context).max(sequences * tokens),
-                outputs: outputs.max(sequences),
-            },
+            width: Width { tokens: self.piece.min(context).max(sequences * tokens), outputs: rows },
             kv,
             context,
             sequences,
@@ -320,6 +324,51 @@ pub fn prompt(model: Passes<'_>, tokens: usize) -> Result<Prompt, BackendError> 
         tokens_per_second: tokens as f64 / seconds.total(),
         limit: tokens as f64 / limit.total(),
         first_token_seconds: seconds.total(),
+        bound: seconds.bound(),
+    })
+}
+
+/// A forecast of embedding texts, each of which is read whole.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Texts {
+    /// The number of texts.
+    pub batch: usize,
+    /// The number of tokens of each.
+    pub tokens: usize,
+    /// How many of them share a step.
+    pub together: usize,
+    /// Tokens per second over all texts.
+    pub tokens_per_second: f64,
+    /// The same at the machine's best rates.
+    pub limit: f64,
+    /// The seconds until all have their vectors.
+    pub seconds: f64,
+    /// What limits the speed.
+    pub bound: Bound,
+}
+
+/// Forecasts embedding `batch` texts of `tokens` tokens. As many share a step as it has room for.
+///
+/// # Errors
+/// Returns an error if the machine cannot run the Plan.
+pub fn texts(model: Passes<'_>, batch: usize, tokens: usize) -> Result<Texts, BackendError> {
+    let together = (model.piece / tokens.max(1)).clamp(1, batch.max(1));
+    let (mut seconds, mut limit) = (Seconds::default(), Seconds::default());
+    for first in (0..batch).step_by(together) {
+        let sequences = together.min(batch - first);
+        let workload = Workload { sequences, tokens, context: 0, outputs: 0, kv: model.kv };
+        let work = model.work(workload)?;
+        seconds.add(model.machine.seconds(&work));
+        limit.add(model.machine.limit(&work));
+    }
+    let all = (batch * tokens) as f64;
+    Ok(Texts {
+        batch,
+        tokens,
+        together,
+        tokens_per_second: all / seconds.total(),
+        limit: all / limit.total(),
+        seconds: seconds.total(),
         bound: seconds.bound(),
     })
 }

@@ -3,6 +3,7 @@
 mod npu;
 mod pictures;
 mod places;
+mod texts;
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ use trine_session::tower;
 use self::npu::NpuForecast;
 use self::pictures::PictureForecast;
 use self::places::Places;
+use self::texts::TextRow;
 use crate::cli::{Placement, PlanArgs};
 use crate::failure::usage;
 use crate::options;
@@ -84,6 +86,8 @@ struct Forecast<'a> {
     token: Work,
     generation: Vec<GenerationRow>,
     prompts: Vec<Prompt>,
+    /// Of a model that only embeds, in place of these two.
+    texts: Vec<TextRow>,
     /// What a server runs at once, if the model fits.
     served: Option<Places>,
     /// A picture, if the model reads some.
@@ -128,12 +132,15 @@ pub(crate) fn run(set: &Settings, args: PlanArgs) -> Result<()> {
     let placement = Places::placed(passes, &model, &served)?;
     let piece = placement.as_ref().map_or(PREFILL, |placement| placement.options.width.tokens);
     let passes = Passes { piece, ..passes };
-    let is_guessing = !drafting.is_off();
+    let embeds = model.config().family.only_embeds();
+    let is_guessing = !drafting.is_off() && !embeds;
     let drafts = Drafts {
         tokens: if is_guessing { args.drafts } else { 0 },
         acceptance: args.acceptance.unwrap_or(ACCEPTANCE),
     };
-    let pairs = args.batch.iter().flat_map(|&batch| contexts.iter().map(move |&at| (batch, at)));
+    let pairs = || args.batch.iter().flat_map(|&batch| contexts.iter().map(move |&at| (batch, at)));
+    // A model that only embeds has nothing to do with one of the two kinds.
+    let (written, embedded) = if embeds { (0, usize::MAX) } else { (usize::MAX, 0) };
     let row = |(batch, at)| {
         generation_row(passes, (drafts, guessing.as_ref()), drafting.rows(batch), batch, at)
     };
@@ -150,12 +157,17 @@ pub(crate) fn run(set: &Settings, args: PlanArgs) -> Result<()> {
         acceptance: acceptance_basis(args.acceptance),
         draft: draft.transpose()?,
         token: passes.work(Workload::decode(1, contexts[0] - 1, settings.kv))?,
-        generation: pairs.map(row).collect::<Result<_>>()?,
+        generation: pairs().take(written).map(row).collect::<Result<_>>()?,
+        texts: pairs()
+            .take(embedded)
+            .map(|(batch, tokens)| TextRow::new(passes, batch, tokens))
+            .collect::<Result<_>>()?,
         prompts: contexts
             .iter()
+            .take(written)
             .map(|&at| forecast::prompt(passes, at))
             .collect::<Result<_, _>>()?,
-        served: placement.map(|placement| Places::new(passes, &placement)).transpose()?,
+        served: placement.map(|placement| Places::new(passes, &placement, embeds)).transpose()?,
         picture: PictureForecast::new(&seeing, &machine, &launches),
         npu: NpuForecast::new(passes, &contexts)?,
     };
@@ -414,6 +426,7 @@ impl Forecast<'_> {
             },
             "generation": self.generation,
             "prompt": self.prompts,
+            "texts": self.texts,
             "served": self.served,
             "picture": self.picture,
             "npu": self.npu.as_ref().map(NpuForecast::json),
@@ -445,9 +458,14 @@ impl Forecast<'_> {
                 gap => format!("{} us between launches", output::rate(gap)),
             },
         ));
-        text.push_str(&self.generation_table(markdown));
-        text.push_str("\n\n");
-        text.push_str(&self.prompt_table(markdown));
+        if self.texts.is_empty() {
+            text.push_str(&self.generation_table(markdown));
+            text.push_str("\n\n");
+            text.push_str(&self.prompt_table(markdown));
+        } else {
+            let rows = self.texts.iter().map(TextRow::cells).collect();
+            text.push_str(&table(markdown, &texts::HEADER, rows, &[1, 2, 3, 4, 6]));
+        }
         if let Some(picture) = &self.picture {
             text.push_str("\n\n");
             text.push_str(&table(markdown, &pictures::HEADER, vec![picture.row()], &[1, 2, 4]));
@@ -460,7 +478,7 @@ impl Forecast<'_> {
             "\n\nForecasts, not measurements; tokens per second are sums over all requests. KV \
              cache: {}.\n{}",
             self.kv.name(),
-            self.about_drafts(),
+            if self.texts.is_empty() { self.about_drafts() } else { String::new() },
         ));
         text.push_str(&self.served.as_ref().map_or(String::new(), Places::about));
         text.push_str(&self.picture.as_ref().map_or(String::new(), PictureForecast::about));
@@ -479,6 +497,9 @@ impl Forecast<'_> {
 
     /// Says in a line what most people want to know.
     fn summary(&self) -> String {
+        if let Some(first) = self.texts.first() {
+            return first.summary(self.machine.memory_bytes);
+        }
         let (Some(row), Some(prompt)) = (self.generation.first(), self.prompts.first()) else {
             return String::new();
         };

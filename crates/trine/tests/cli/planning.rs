@@ -23,6 +23,31 @@ fn a_forecast_for_a_known_machine() {
     insta::assert_snapshot!("plan_780m", String::from_utf8(ran.stdout).unwrap());
 }
 
+/// Nothing is generated, guessed or read in pieces, and texts together are no slower than alone.
+#[test]
+fn models_that_embed_have_a_forecast_of_texts() {
+    let model = golden("gguf/embedding-gemma/model.gguf").display().to_string();
+    let base = ["plan", &model, "--device", "strix-halo", "--batch", "1,40", "--context", "100"];
+    let value = trine(&[&base[..], &["--json"]].concat()).ok().json();
+    let none = serde_json::json!([]);
+    assert_eq!((&value["generation"], &value["prompt"]), (&none, &none));
+    assert_eq!(value["drafts"]["tokens"], 0);
+    let rows = value["texts"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    // 20 texts of 100 tokens share a step of 2,048.
+    assert_eq!((&rows[0]["together"], &rows[1]["together"]), (&1.into(), &20.into()));
+    assert!(number(&rows[1], "tokens_per_second") > number(&rows[0], "tokens_per_second"));
+    let seconds = number(&rows[1], "seconds") * number(&rows[1], "tokens_per_second");
+    assert!((seconds - 4000.0).abs() < 1e-3, "{seconds}");
+    let served = &value["served"];
+    assert!(number(served, "sequences") >= 2048.0 / 128.0, "{served}");
+    let text = trine(&base).ok().out;
+    assert!(text.contains("40 texts") && text.contains("texts at once"), "{text}");
+    for word in ["\n generation", "first word", "guesses", "with drafts", "prompts are"] {
+        assert!(!text.to_lowercase().contains(&word.to_lowercase()), "{word}: {text}");
+    }
+}
+
 #[test]
 fn every_known_machine_says_what_is_assumed() {
     for device in ["780m", "Radeon 890M", "strix-halo", "RTX 4090", "h200"] {

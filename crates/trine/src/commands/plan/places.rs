@@ -22,6 +22,9 @@ pub(super) struct Places {
     tokens_per_second: f64,
     /// The most tokens of a prompt in a pass.
     piece: usize,
+    /// Whether these are texts to be embedded, which are run whole.
+    #[serde(skip)]
+    embeds: bool,
 }
 
 impl Places {
@@ -63,18 +66,33 @@ impl Places {
     ///
     /// # Errors
     /// Returns an error if the machine cannot run the Plan.
-    pub(super) fn new(passes: Passes<'_>, placement: &Placement) -> Result<Self> {
+    pub(super) fn new(passes: Passes<'_>, placement: &Placement, embeds: bool) -> Result<Self> {
         let (sequences, context) =
             (placement.running, CONTEXT_TYPICAL.min(placement.options.context));
-        let plain = (Drafts { tokens: 0, acceptance: 0.0 }, Guesser::Text);
-        let forecast = forecast::generation(passes, plain, sequences, context)?;
-        let tokens_per_second = forecast.tokens_per_second;
-        Ok(Self { sequences, context, tokens_per_second, piece: passes.piece })
+        let piece = passes.piece;
+        let (context, tokens_per_second) = if embeds {
+            // Texts that fill a step together.
+            let tokens = (piece / sequences.max(1)).clamp(1, context);
+            (tokens, forecast::texts(passes, sequences, tokens)?.tokens_per_second)
+        } else {
+            let plain = (Drafts { tokens: 0, acceptance: 0.0 }, Guesser::Text);
+            let forecast = forecast::generation(passes, plain, sequences, context)?;
+            (context, forecast.tokens_per_second)
+        };
+        Ok(Self { sequences, context, tokens_per_second, piece, embeds })
     }
 
     /// Returns a line for people.
     pub(super) fn about(&self) -> String {
-        let Self { sequences, context, tokens_per_second, piece } = *self;
+        let Self { sequences, context, tokens_per_second, piece, embeds } = *self;
+        if embeds {
+            return format!(
+                "`serve` runs up to {} at once, in steps of up to {piece} tokens: {} tokens/s with \
+                 {context} tokens each.\n",
+                output::counted(sequences, "text"),
+                output::rate(tokens_per_second),
+            );
+        }
         format!(
             "`serve` runs up to {} at once: {} tokens/s with {context} tokens before each. Prompts \
              are read in pieces of up to {piece} tokens.\n",
